@@ -1,0 +1,1 @@
+"""The parts of the benchmark: the gate on foreign CPU use, the cases, the rounds and the report."""

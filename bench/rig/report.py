@@ -1,0 +1,165 @@
+"""Write what was measured: a Markdown report, and the figures as CSV and JSON."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rig import compare
+from rig.model import BANDWIDTH, LATENCY, RATE, SECTIONS, SIZES, Plan, Row
+
+MARK = "†"
+COLUMNS = ("section", "subject", "size", "unit", "median", "min", "max", "samples", "clean", "state", "note")
+
+
+def size_name(size: int) -> str:
+    """``size`` bytes, in words."""
+    for factor, name in ((1 << 20, "MiB"), (1 << 10, "KiB")):
+        if size >= factor:
+            return f"{size // factor} {name}"
+    return f"{size} B"
+
+
+def figure(value: float, unit: str) -> str:
+    """A figure with its unit, in three digits."""
+    if unit == LATENCY and value >= 1000:
+        return f"{value / 1000:.3g} ms"
+    if unit == RATE:
+        return f"{value / 1e6:.3g} M/s" if value >= 1e6 else f"{value / 1e3:.3g} k/s"
+    if unit == BANDWIDTH and value < 1:
+        return f"{value * 1000:.3g} MB/s"
+    return f"{value:.3g} {'µs' if unit == LATENCY else unit}"
+
+
+def cell(row: Row | None) -> str:
+    """A row's cell in the table: median (minimum to maximum), or why there is none."""
+    if row is None:
+        return ""
+    if row.median is None:
+        return row.state
+    low, high = (figure(value, row.case.unit) for value in (row.values[0], row.values[-1]))
+    mark = MARK if row.state == "disturbed" else ""
+    return f"**{figure(row.median, row.case.unit)}**{mark} ({low} to {high})"
+
+
+def table(heading: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:
+    """A Markdown table."""
+    return [
+        "| " + " | ".join(heading) + " |",
+        "|" + " --- |" * len(heading),
+        *("| " + " | ".join(line) + " |" for line in lines),
+        "",
+    ]
+
+
+def _sections(rows: Sequence[Row]) -> list[str]:
+    """One table for each section: a line for each subject, a column for each size."""
+    found = compare.index(rows)
+    text = []
+    for section in SECTIONS:
+        subjects = list(dict.fromkeys(row.case.subject for row in rows if row.case.section == section))
+        sizes = [size for size in SIZES if any(row.case.section == section and row.case.size == size for row in rows)]
+        if subjects:
+            lines = [[name, *(cell(found.get((section, name, size))) for size in sizes)] for name in subjects]
+            text += [f"## {section}", "", *table(["", *map(size_name, sizes)], lines)]
+    return text
+
+
+def _ratios(rows: Sequence[Row]) -> list[str]:
+    """How many times better ours are, side by side in one run."""
+    found: dict[tuple[str, str, str], dict[int, str]] = {}
+    for ratio in compare.ratios(compare.index(rows)):
+        cells = found.setdefault((ratio.section, ratio.subject, ratio.other), {})
+        cells[ratio.size] = f"{ratio.times:.3g}{'' if ratio.trusted else MARK}"
+    if not found:
+        return []
+    lines = [
+        [section, subject, other, *(cells.get(size, "") for size in SIZES)]
+        for (section, subject, other), cells in found.items()
+    ]
+    return [
+        "## Ratios of this run",
+        "",
+        "How many times better (faster, or more) the first is than the second; below 1 it is worse.",
+        "",
+        *table(["", "first", "second", *map(size_name, SIZES)], lines),
+    ]
+
+
+def _aims(rows: Sequence[Row]) -> list[str]:
+    """What was to be reached."""
+    verdicts = {True: "met", False: "**missed**", None: ""}
+    lines = [
+        [aim.text, aim.measured + ("" if aim.trusted or aim.met is None else MARK), verdicts[aim.met]]
+        for aim in compare.aims(compare.index(rows))
+    ]
+    return ["## Aims", "", *table(["aim", "measured", ""], lines)]
+
+
+def _notes(rows: Sequence[Row], plan: Plan) -> list[str]:
+    """What a reader must know to judge the figures."""
+    samples = [sample for row in rows for sample in row.samples]
+    clean = sum(sample.clean for sample in samples)
+    text = [
+        "## How it was measured",
+        "",
+        f"Median (minimum to maximum) of {plan.rounds} samples of about {plan.seconds:g} s, each by new processes, "
+        "taken in rounds over all cases. The two sides are pinned to "
+        + (f"cores {plan.cores[0]} and {plan.cores[1]}." if plan.cores[0] != plan.cores[1] else "the only core."),
+        "",
+        (
+            f"A sample is disturbed if other work had more than {plan.limit:.0%} of one core while it ran, "
+            f"or the hypervisor took as much. {clean} of the {len(samples)} samples that were kept are clean. "
+            f"{MARK} marks a figure with too few clean samples: it is of all of them, and is not to be trusted."
+        ),
+        "",
+    ]
+    reasons: dict[str, list[str]] = {}
+    for row in rows:
+        if row.note:
+            state = row.state if row.median is None else "a sample failed"
+            subjects = reasons.setdefault(f"{state}: {row.note}", [])
+            if row.case.subject not in subjects:
+                subjects.append(row.case.subject)
+    text += [f"- {reason}: {'; '.join(subjects)}" for reason, subjects in reasons.items()]
+    return [*text, ""] if reasons else text
+
+
+def markdown(rows: Sequence[Row], plan: Plan, machine: Mapping[str, str], plots: Sequence[str]) -> str:
+    """The report."""
+    text = ["# Benchmark", "", *table(["", ""], [[name, value] for name, value in machine.items()])]
+    text += [f"![{name}]({name})\n" for name in plots if name.endswith(".svg")]
+    text += [*_aims(rows), *_sections(rows), *_ratios(rows), *_notes(rows, plan)]
+    return "\n".join(text)
+
+
+def record(row: Row) -> dict[str, object]:
+    """A row as flat values, in the order of COLUMNS."""
+    case, values = row.case, row.values
+    low, high = (values[0], values[-1]) if values else (None, None)
+    found = (case.section, case.subject, case.size, case.unit, row.median, low, high)
+    return dict(zip(COLUMNS, (*found, len(row.samples), len(row.clean), row.state, row.note), strict=True))
+
+
+def write(
+    folder: Path, rows: Sequence[Row], plan: Plan, machine: Mapping[str, str], plots: Sequence[str]
+) -> list[Path]:
+    """Write ``report.md``, ``figures.csv`` and ``figures.json`` into ``folder``; returns their paths."""
+    report, flat, full = folder / "report.md", folder / "figures.csv", folder / "figures.json"
+    report.write_text(markdown(rows, plan, machine, plots), encoding="utf-8")
+    with flat.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        writer.writeheader()
+        writer.writerows(record(row) for row in rows)
+    content = {
+        "machine": machine,
+        "plan": dataclasses.asdict(plan),
+        "rows": [{**record(row), "values": [dataclasses.asdict(sample) for sample in row.samples]} for row in rows],
+        "ratios": [dataclasses.asdict(ratio) for ratio in compare.ratios(compare.index(rows))],
+        "aims": [dataclasses.asdict(aim) for aim in compare.aims(compare.index(rows))],
+    }
+    full.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    return [report, flat, full]

@@ -1,0 +1,93 @@
+"""``ibv_rc_pingpong -c`` in the virtual machine against ``softverbs pingpong`` here, each as server and client."""
+
+import os
+import signal
+import subprocess
+import time
+
+from remote import FAMILIES, Report, Wrong
+
+PORT = 18515
+WAIT = 60  # seconds for one run
+RUNS: "tuple[tuple[str, list[str], list[str]], ...]" = (  # name, arguments of both sides, arguments of ours only
+    ("mtu 1024, 4096 bytes", ["-m", "1024", "-s", "4096", "-n", "100"], []),
+    ("mtu 1024, 1 byte", ["-m", "1024", "-s", "1", "-n", "100"], []),
+    ("mtu 4096, 5001 bytes", ["-m", "4096", "-s", "5001", "-n", "100"], []),
+    ("mtu 4096, 65536 bytes, -e", ["-m", "4096", "-s", "65536", "-n", "20"], ["-e"]),
+)
+
+
+def listening(shell: "list[str]") -> None:
+    """Waits until something listens on PORT: here, or in the machine, where ``shell`` runs a command."""
+    test = f"cat /proc/net/tcp /proc/net/tcp6 2>/dev/null | grep -q ':{PORT:04X} [0-9A-F:]* 0A '"
+    command = [*shell, "sh", "-c", f"i=0; until {test}; do i=$((i+1)); [ $i -lt 300 ] || exit 1; sleep 0.1; done"]
+    if subprocess.run(command, check=False).returncode:
+        raise Wrong("the server does not listen")
+
+
+def kill(process: "subprocess.Popen[str]") -> str:
+    """Ends the process and its children, which it started in a session of their own. What it had printed."""
+    os.killpg(process.pid, signal.SIGKILL)
+    return process.communicate()[0]
+
+
+def finish(process: "subprocess.Popen[str]", name: str, stop: float) -> None:
+    """Wrong unless the process ends well in time, and its output has no word of bad data."""
+    try:
+        output = process.communicate(timeout=max(1, stop - time.monotonic()))[0]
+    except subprocess.TimeoutExpired:
+        raise Wrong(f"{name} does not end: {kill(process).strip()[-300:]}") from None
+    if process.returncode:
+        raise Wrong(f"{name} ended with {process.returncode}: {output.strip()[-300:]}")
+    if "invalid data" in output or "iters in" not in output:
+        raise Wrong(f"{name} says: {output.strip()[-300:]}")
+
+
+def once(
+    server: "list[str]",
+    client: "list[str]",
+    server_shell: "list[str]",
+    names: "tuple[str, str]",
+    ours: "dict[str, str]",
+) -> None:
+    """One run, to its end."""
+
+    def start(command: "list[str]") -> "subprocess.Popen[str]":
+        return subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=ours, start_new_session=True
+        )
+
+    stop = time.monotonic() + WAIT
+    first = start(server)
+    second = None
+    try:
+        listening(server_shell)
+        second = start(client)
+        finish(second, names[1], stop)
+        finish(first, names[0], stop)
+    finally:
+        for process in (first, second):
+            if process is not None and process.poll() is None:
+                kill(process)
+
+
+def run(report: Report, shell: "list[str]", softverbs: "list[str]", host: "list[str]", vm: "list[str]") -> None:
+    """All runs.
+
+    :param shell: runs a command in the machine
+    :param softverbs: our command line
+    :param host: the host's IPv4 and IPv6 address
+    :param vm: the machine's
+    """
+    environment = {**os.environ, "SOFTVERBS_ADDRESS": ",".join(host)}
+    guarded = [*shell[:1], "-t", str(WAIT), *shell[1:]]
+    for index, family in enumerate(FAMILIES):
+        for name, both, only in RUNS:
+            theirs = [*guarded, "ibv_rc_pingpong", "-d", "rxe0", "-g", str(index + 1), "-c", *both]
+            mine = [*softverbs, "pingpong", "-g", str(index), "-c", *both, *only]
+            with report.group(f"pingpong  {family}", f"softverbs server and client against ibv_rc_pingpong, {name}"):
+                with report.case(f"pingpong {family}", f"softverbs is the server, {name}"):
+                    once(mine, [*theirs, host[index]], [], ("softverbs", "ibv_rc_pingpong"), environment)
+                with report.case(f"pingpong {family}", f"softverbs is the client, {name}"):
+                    # its server listens on IPv4 only, whatever the device's address is
+                    once(theirs, [*mine, vm[0]], shell, ("ibv_rc_pingpong", "softverbs"), environment)

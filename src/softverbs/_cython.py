@@ -1,0 +1,3 @@
+"""What ``import cython`` gives to the core where Cython is not installed: the word that it is not compiled."""
+
+compiled = False

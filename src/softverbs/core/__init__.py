@@ -1,0 +1,1 @@
+"""The device itself, sans-IO: no sockets, clocks, threads or logging. Compiled where a compiler was at hand."""

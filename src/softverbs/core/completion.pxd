@@ -1,0 +1,122 @@
+cimport cython
+from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
+from softverbs.core.constants cimport EVENT_CQ_ERR, WC_SUCCESS
+from softverbs.core.host cimport Host
+from softverbs.core.memory cimport copy, load8, load16, load32, load64, store32, store64
+from softverbs.core.rings cimport (
+    CQ_BYTE_LEN,
+    CQ_DLID_PATH_BITS,
+    CQ_FLAGS,
+    CQ_IMM,
+    CQ_OPCODE,
+    CQ_PKEY_INDEX,
+    CQ_QP_NUM,
+    CQ_SL,
+    CQ_SLID,
+    CQ_SLOT,
+    CQ_SRC_QP,
+    CQ_STATUS,
+    CQ_TIMESTAMP,
+    CQ_VENDOR_ERR,
+    CQ_WR_ID,
+    Ring,
+)
+from softverbs.core.wr cimport WC
+
+cdef int NOT_ARMED
+cdef int ARMED_SOLICITED
+cdef int ARMED_ANY
+cdef uint32_t _POISON
+
+cdef class CompChannel:
+    cdef object notify
+    cdef object queues
+    cdef public int users
+    cdef readonly bint closed
+    cdef push(self, CompletionQueue cq)
+    @cython.locals(cq=CompletionQueue)
+    cpdef CompletionQueue pop(self)
+    cpdef int forget(self, CompletionQueue cq)
+
+cdef class CompletionQueue:
+    cdef readonly Host port
+    cdef readonly object context_id
+    cdef public object cq_context
+    cdef readonly CompChannel channel
+    cdef readonly int comp_vector
+    cdef readonly uint32_t flags
+    cdef public uint32_t handle
+    cdef readonly uint64_t cqe
+    cdef Ring ring
+    cdef readonly int armed
+    cdef public int users
+    cdef readonly bint overrun
+    cdef readonly uint64_t lost
+    cdef readonly uint64_t events_queued
+    cdef readonly uint64_t events_read
+    cdef readonly uint64_t events_acked
+    cdef dict reasons
+    cdef bint debug
+    cdef bint keeps_on
+    cdef public object user
+    cdef readonly bint closed
+    @cython.locals(ring=Ring, slot=uintptr_t)
+    cdef void push(
+        self, uint64_t wr_id, uint32_t status, uint32_t opcode, uint32_t qp_num, uint32_t byte_len, uint32_t imm,
+        uint32_t wc_flags, bint solicited, object reason
+    ) except *
+    cdef bint _make_room(self) except -1
+    cdef _notify(self)
+    @cython.locals(ring=Ring, slot=uintptr_t, kept=uint64_t, index=uint64_t, reasons=dict)
+    cpdef purge(self, uint32_t qp_num)
+    @cython.locals(port=Host, result=list)
+    cpdef list poll(self, int limit)
+    @cython.locals(ring=Ring, slot=uintptr_t, wc=WC)
+    cdef WC _take(self)
+    cdef _poison(self, WC wc)
+    cpdef uint64_t timestamp(self) noexcept
+    cpdef uint64_t count(self) noexcept
+    @cython.locals(ring=Ring, old=Ring, index=uint64_t, reasons=dict)
+    cpdef resize(self, object cqe)
+
+cdef class CompCntr:
+    cdef readonly Host port
+    cdef readonly object context_id
+    cdef readonly int type
+    cdef readonly uint64_t max_value
+    cdef readonly int64_t delay
+    cdef readonly uint64_t value
+    cdef readonly uint64_t errors
+    cdef readonly uint64_t visible_value
+    cdef readonly uint64_t visible_errors
+    cdef readonly uint64_t seen_errors
+    cdef readonly bint stalled
+    cdef bint late
+    cdef object pending
+    cdef list watchers
+    cdef public int attached
+    cdef public uintptr_t value_address
+    cdef public uintptr_t error_address
+    cdef public uint32_t handle
+    cdef readonly bint closed
+    cdef public object user
+    cdef void record(self, uint32_t status, uint64_t payload) except *
+    cdef uint64_t _plus(self, uint64_t value, uint64_t amount) noexcept
+    cdef void _changed(self) except *
+    cdef void _show(self, uint64_t value, uint64_t errors) except *
+    cdef _wake(self)
+    cdef bint _reached(self, uint64_t threshold) noexcept
+    @cython.locals(value=uint64_t, errors=uint64_t, shown=bint)
+    cpdef int64_t publish(self, int64_t now) except? -1
+    cpdef uint64_t read(self) except? 0
+    cpdef uint64_t read_err(self) except? 0
+    cdef _drive(self)
+
+cdef class Watch:
+    cdef readonly uint64_t threshold
+    cdef readonly object callback
+
+cdef void complete(
+    CompletionQueue cq, CompCntr counter, uint64_t payload, bint listed, bint solicited, uint64_t wr_id, uint32_t status,
+    uint32_t opcode, uint32_t qp_num, uint32_t byte_len, uint32_t imm, uint32_t wc_flags, object reason
+) except *

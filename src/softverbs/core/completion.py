@@ -1,0 +1,564 @@
+"""Completion queues, completion channels and completion counters, and the one sink that feeds them: ``complete``.
+
+Order is a promise: the counter moves before the completion queue entry can be seen (semantics.md, 1).
+"""
+
+import errno
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+try:
+    import cython
+except ImportError:
+    from softverbs import _cython as cython
+from softverbs.core.errors import PyverbsRDMAError
+from softverbs.core.limits import Options
+
+if not cython.compiled:
+    from softverbs.core.constants import EVENT_CQ_ERR, WC_SUCCESS
+    from softverbs.core.host import Host
+    from softverbs.core.memory import copy, load8, load16, load32, load64, store32, store64
+    from softverbs.core.rings import (
+        CQ_DLID_PATH_BITS,
+        CQ_FLAGS,
+        CQ_IMM,
+        CQ_BYTE_LEN,
+        CQ_OPCODE,
+        CQ_PKEY_INDEX,
+        CQ_QP_NUM,
+        CQ_SL,
+        CQ_SLID,
+        CQ_SLOT,
+        CQ_SRC_QP,
+        CQ_STATUS,
+        CQ_TIMESTAMP,
+        CQ_VENDOR_ERR,
+        CQ_WR_ID,
+        Ring,
+    )
+    from softverbs.core.wr import WC
+
+#: ``enum ibv_comp_cntr_type``.
+COUNT_WRS = 0
+COUNT_BYTES = 1
+#: enum ibv_create_cq_attr_flags
+CQ_SINGLE_THREADED = 1
+CQ_IGNORE_OVERRUN = 2
+
+NOT_ARMED = 0
+ARMED_SOLICITED = 1
+ARMED_ANY = 2
+
+_POISON = 0xDEADBEEF
+
+
+class CompChannel:
+    """A completion channel (ibv_create_comp_channel(3)): completion queues that have an event, in order."""
+
+    def __init__(self, notify: Callable[[], None]) -> None:
+        """
+        :param notify: called with the device's lock held when an event is queued: it makes a descriptor readable
+        """
+        self.notify = notify
+        self.queues: deque[CompletionQueue] = deque()
+        self.users = 0
+        self.closed = False
+
+    @property
+    def pending(self) -> int:
+        """Events that nobody has read yet."""
+        return len(self.queues)
+
+    def close(self) -> None:
+        """Ends the channel (ibv_destroy_comp_channel(3)).
+
+        :raises PyverbsRDMAError: EBUSY while a completion queue uses it
+        """
+        if self.users:
+            raise PyverbsRDMAError(f"{self.users} completion queues use the completion channel", errno.EBUSY)
+        self.closed = True
+
+    def push(self, cq: "CompletionQueue") -> None:
+        """Queues an event of ``cq``."""
+        self.queues.append(cq)
+        self.notify()
+
+    def pop(self) -> "CompletionQueue | None":
+        """The queue of the oldest event, which then waits to be acknowledged; None where there is no event."""
+        if not self.queues:
+            return None
+        cq = self.queues.popleft()
+        cq.events_read += 1
+        return cq
+
+    def forget(self, cq: "CompletionQueue") -> int:
+        """Drops the events of ``cq`` that nobody has read; how many."""
+        kept = [queue for queue in self.queues if queue is not cq]
+        dropped = len(self.queues) - len(kept)
+        self.queues = deque(kept)
+        return dropped
+
+
+class CompletionQueue:
+    """A completion queue (ibv_create_cq(3)). The port drives it; applications poll it."""
+
+    def __init__(
+        self, port: Host, context_id: object, cqe: int, cq_context: object, channel: "CompChannel | None",
+        comp_vector: int, flags: int,
+    ) -> None:
+        """
+        :param port: the port that it belongs to
+        :param context_id: the same for all objects of one context
+        :param cqe: entries, at least
+        :param cq_context: returned with events
+        :param channel: where its events go, or None
+        :param comp_vector: 0 to num_comp_vectors - 1
+        :param flags: ``CQ_SINGLE_THREADED``, ``CQ_IGNORE_OVERRUN``
+        :raises PyverbsRDMAError: EINVAL where an argument is out of range
+        """
+        options = port.options
+        if not 0 < cqe <= options.max_cqe:
+            raise PyverbsRDMAError(f"cqe={cqe} is out of range: 1 to max_cqe, {options.max_cqe}", errno.EINVAL)
+        if not 0 <= comp_vector < port.num_comp_vectors:
+            raise PyverbsRDMAError(
+                f"comp_vector={comp_vector} is out of range: 0 to {port.num_comp_vectors - 1}", errno.EINVAL
+            )
+        if flags & ~(CQ_SINGLE_THREADED | CQ_IGNORE_OVERRUN):
+            raise PyverbsRDMAError(f"unknown creation flags {flags:#x}", errno.EINVAL)
+        self.port = port
+        self.context_id = context_id
+        self.cq_context = cq_context
+        self.channel = channel
+        self.comp_vector = comp_vector
+        self.flags = flags
+        self.cqe = rounded(cqe, options)
+        self.ring = Ring(self.cqe, CQ_SLOT)
+        self.armed = NOT_ARMED
+        self.users = 0
+        self.overrun = False
+        self.lost = 0
+        self.events_queued = 0
+        self.events_read = 0
+        self.events_acked = 0
+        self.reasons: dict[int, str] = {}
+        self.debug = options.debug
+        self.keeps_on = options.overrun == "rxe"
+        self.user: Any = None
+        self.closed = False
+        self.handle = port.enter("completion queue", options.max_cq)
+        if channel is not None:
+            channel.users += 1
+
+    # -- the device's side
+
+    def push(
+        self, wr_id: int, status: int, opcode: int, qp_num: int, byte_len: int, imm: int, wc_flags: int,
+        solicited: bool, reason: str | None,
+    ) -> None:
+        """Appends an entry and raises the event that it is due (IBA 11.4.2.2)."""
+        ring = self.ring
+        if self.overrun or ring.full():
+            if not self._make_room():
+                return
+        slot = ring.slot(ring.tail)
+        store64(slot + CQ_WR_ID, wr_id)
+        store32(slot + CQ_STATUS, status)
+        store32(slot + CQ_OPCODE, opcode)
+        store32(slot + CQ_VENDOR_ERR, status)
+        store32(slot + CQ_BYTE_LEN, byte_len)
+        store32(slot + CQ_IMM, imm)
+        store32(slot + CQ_QP_NUM, qp_num)
+        store32(slot + CQ_SRC_QP, 0)
+        store32(slot + CQ_FLAGS, wc_flags)
+        store64(slot + CQ_PKEY_INDEX, 0)
+        store64(slot + CQ_TIMESTAMP, self.port.now)
+        if reason is not None:
+            self.reasons[ring.tail] = reason
+        ring.tail += 1
+        if self.armed != NOT_ARMED and (self.armed == ARMED_ANY or solicited or status != WC_SUCCESS):
+            self._notify()
+
+    def _make_room(self) -> bool:
+        """What happens to an entry that finds the queue full; whether there is room for it now."""
+        self.lost += 1
+        if self.flags & CQ_IGNORE_OVERRUN:
+            self.reasons.pop(self.ring.head, None)
+            self.ring.head += 1
+            return True
+        if not self.overrun:
+            self.overrun = not self.keeps_on
+            self.port.raise_event(EVENT_CQ_ERR, self)
+            if self.overrun:
+                self.port.on_overrun(self)
+        return False
+
+    def _notify(self) -> None:
+        self.armed = NOT_ARMED
+        if self.channel is not None:
+            self.events_queued += 1
+            self.channel.push(self)
+
+    def purge(self, qp_num: int) -> None:
+        """Removes the entries of a QP that is destroyed or reset; the others keep their order."""
+        ring = self.ring
+        kept = ring.head
+        reasons = self.reasons
+        self.reasons = {}
+        for index in range(ring.head, ring.tail):
+            slot = ring.slot(index)
+            if load32(slot + CQ_QP_NUM) == qp_num:
+                continue
+            if kept != index:
+                copy(ring.slot(kept), slot, CQ_SLOT)
+            if index in reasons:
+                self.reasons[kept] = reasons[index]
+            kept += 1
+        ring.tail = kept
+
+    # -- the application's side
+
+    def poll(self, limit: int) -> list[WC]:
+        """Up to ``limit`` completions, oldest first (ibv_poll_cq(3)). Drives the device where there is none.
+
+        :raises PyverbsRDMAError: EINVAL on a negative limit, EIO where the device is gone
+        """
+        port = self.port
+        port.lock.acquire()
+        try:
+            if self.ring.tail == self.ring.head:
+                port.drive()
+            result: list[WC] = []
+            while limit > 0 and self.ring.tail > self.ring.head:
+                result.append(self._take())
+                limit -= 1
+            return result
+        finally:
+            port.lock.release()
+
+    def _take(self) -> WC:
+        ring = self.ring
+        slot = ring.slot(ring.head)
+        wc = WC.__new__(WC)
+        wc.wr_id = load64(slot + CQ_WR_ID)
+        wc.status = load32(slot + CQ_STATUS)
+        wc.opcode = load32(slot + CQ_OPCODE)
+        wc.vendor_err = load32(slot + CQ_VENDOR_ERR)
+        wc.byte_len = load32(slot + CQ_BYTE_LEN)
+        wc.imm_data = load32(slot + CQ_IMM)
+        wc.qp_num = load32(slot + CQ_QP_NUM)
+        wc.src_qp = load32(slot + CQ_SRC_QP)
+        wc.wc_flags = load32(slot + CQ_FLAGS)
+        wc.pkey_index = load16(slot + CQ_PKEY_INDEX)
+        wc.slid = load16(slot + CQ_SLID)
+        wc.sl = load8(slot + CQ_SL)
+        wc.dlid_path_bits = load8(slot + CQ_DLID_PATH_BITS)
+        wc.reason = ""
+        if wc.status != WC_SUCCESS:
+            wc.reason = self.reasons.pop(ring.head, "")
+            if self.debug:
+                self._poison(wc)
+        ring.head += 1
+        return wc
+
+    def _poison(self, wc: WC) -> None:
+        """Only wr_id, status, qp_num and vendor_err are valid in an error (ibv_poll_cq(3))."""
+        wc.opcode = _POISON
+        wc.byte_len = _POISON
+        wc.imm_data = _POISON
+        wc.src_qp = _POISON
+        wc.wc_flags = _POISON
+        wc.pkey_index = _POISON
+        wc.slid = _POISON
+        wc.sl = _POISON
+        wc.dlid_path_bits = _POISON
+
+    def timestamp(self) -> int:
+        """Time of the oldest entry's completion, ns of the device's clock."""
+        return load64(self.ring.slot(self.ring.head) + CQ_TIMESTAMP)
+
+    def count(self) -> int:
+        """How many completions wait to be polled."""
+        return self.ring.count()
+
+    def req_notify(self, solicited_only: bool) -> None:
+        """Arms one event for the next entry (ibv_req_notify_cq(3)); ANY stays ANY."""
+        if solicited_only and self.armed != ARMED_ANY:
+            self.armed = ARMED_SOLICITED
+        else:
+            self.armed = ARMED_ANY
+
+    def resize(self, cqe: int) -> None:
+        """Another capacity (ibv_resize_cq(3)); every entry is kept, in order.
+
+        :raises PyverbsRDMAError: EINVAL where it is out of range or below what waits to be polled
+        """
+        options = self.port.options
+        if not 0 < cqe <= options.max_cqe:
+            raise PyverbsRDMAError(f"cqe={cqe} is out of range: 1 to max_cqe, {options.max_cqe}", errno.EINVAL)
+        old = self.ring
+        if cqe < old.count():
+            raise PyverbsRDMAError(f"cqe={cqe}: {old.count()} completions wait to be polled", errno.EINVAL)
+        ring = Ring(rounded(cqe, options), CQ_SLOT)
+        reasons = self.reasons
+        self.reasons = {}
+        for index in range(old.head, old.tail):
+            copy(ring.slot(ring.tail), old.slot(index), CQ_SLOT)
+            if index in reasons:
+                self.reasons[ring.tail] = reasons[index]
+            ring.tail += 1
+        self.ring = ring
+        self.cqe = ring.size
+
+    def ack(self, count: int) -> None:
+        """Acknowledges events (ibv_ack_cq_events(3)).
+
+        :raises PyverbsRDMAError: EINVAL for more than were read
+        """
+        if count < 0 or self.events_acked + count > self.events_read:
+            raise PyverbsRDMAError(
+                f"{count} events acknowledged on completion queue {self.handle}: {self.events_read} were read and "
+                f"{self.events_acked} of them acknowledged already", errno.EINVAL
+            )
+        self.events_acked += count
+
+    def close(self) -> None:
+        """Ends the queue (ibv_destroy_cq(3)). The caller has waited for the acknowledgements.
+
+        :raises PyverbsRDMAError: EBUSY while a QP or SRQ uses it
+        """
+        if self.closed:
+            return
+        if self.users:
+            raise PyverbsRDMAError(f"completion queue {self.handle} is used by {self.users} QP or SRQ queues", errno.EBUSY)
+        self.closed = True
+        if self.channel is not None:
+            self.channel.forget(self)
+            self.channel.users -= 1
+            self.channel = None
+        self.port.leave("completion queue")
+
+
+def rounded(cqe: int, options: Options) -> int:
+    """The size that a queue gets when ``cqe`` entries are asked for."""
+    if options.cqe_rounding == "pow2":
+        return min(1 << (cqe - 1).bit_length(), options.max_cqe)
+    return cqe
+
+
+class CompCntr:
+    """A completion counter (ibv_create_comp_cntr(3)): a completion count and an error count of the same events."""
+
+    def __init__(self, port: Host, context_id: object, comp_mask: int, type: int, flags: int) -> None:
+        """
+        :param port: the port that it belongs to
+        :param context_id: the same for all objects of one context
+        :param comp_mask: 0
+        :param type: ``COUNT_WRS`` or ``COUNT_BYTES``
+        :param flags: 0
+        :raises PyverbsRDMAError: EINVAL, EOPNOTSUPP, ENOMEM as the manual page has them
+        """
+        if comp_mask != 0:
+            raise PyverbsRDMAError(f"comp_mask={comp_mask:#x}: no bit of it is known", errno.EINVAL)
+        if flags != 0:
+            raise PyverbsRDMAError(f"flags={flags:#x}: they are reserved and must be 0", errno.EINVAL)
+        if type not in (COUNT_WRS, COUNT_BYTES):
+            raise PyverbsRDMAError(f"type={type}: WRS (0) and BYTES (1) are supported", errno.EOPNOTSUPP)
+        self.port = port
+        self.context_id = context_id
+        self.type = type
+        self.max_value = port.options.counter_max_value
+        self.delay = port.options.counter_delay_ns
+        self.value = 0
+        self.errors = 0
+        self.visible_value = 0
+        self.visible_errors = 0
+        self.seen_errors = 0
+        self.stalled = False
+        self.late = self.delay > 0
+        self.pending: deque[tuple[int, int, int]] = deque()
+        self.watchers: list[Watch] = []
+        self.attached = 0
+        self.value_address = 0
+        self.error_address = 0
+        self.closed = False
+        self.user: Any = None
+        self.handle = port.enter("completion counter", port.options.max_counters)
+
+    # -- the device's side
+
+    def record(self, status: int, payload: int) -> None:
+        """One work request, or one inbound operation, is done."""
+        if status != WC_SUCCESS:
+            self.errors = self._plus(self.errors, 1)
+        elif self.type == COUNT_BYTES:
+            self.value = self._plus(self.value, payload)
+        else:
+            self.value = self._plus(self.value, 1)
+        self._changed()
+
+    def _plus(self, value: int, amount: int) -> int:
+        """The sum modulo ``max_value + 1``, without passing 64 bits on the way."""
+        if amount <= self.max_value - value:
+            return value + amount
+        amount -= self.max_value - value
+        amount -= 1
+        if amount > self.max_value:  # only where max_value is small
+            amount %= self.max_value + 1
+        return amount
+
+    def _changed(self) -> None:
+        if self.late:
+            self.port.delay_counter(self)
+            self.pending.append((self.port.now + self.delay, self.value, self.errors))
+            return
+        self._show(self.value, self.errors)
+
+    def _show(self, value: int, errors: int) -> None:
+        self.visible_value = value
+        self.visible_errors = errors
+        if self.value_address:
+            store64(self.value_address, value)
+        if self.error_address:
+            store64(self.error_address, errors)
+        if self.watchers:
+            self._wake()
+
+    def _wake(self) -> None:
+        for watch in [watch for watch in self.watchers if self._reached(watch.threshold)]:
+            self.watchers.remove(watch)
+            watch.callback(self)
+
+    def _reached(self, threshold: int) -> bool:
+        return self.visible_value >= threshold or self.visible_errors != self.seen_errors
+
+    def publish(self, now: int) -> int:
+        """Makes the updates visible whose delay is over; when the next is due, or -1."""
+        shown = False
+        value = 0
+        errors = 0
+        while self.pending and self.pending[0][0] <= now:
+            if self.stalled:
+                return -1
+            _, value, errors = self.pending.popleft()
+            shown = True
+        if shown:
+            self._show(value, errors)
+        self.late = self.stalled or self.delay > 0 or len(self.pending) > 0
+        return self.pending[0][0] if self.pending else -1
+
+    # -- the application's side
+
+    def read(self) -> int:
+        """The completion count (ibv_read_comp_cntr(3))."""
+        self._drive()
+        return self.visible_value
+
+    def read_err(self) -> int:
+        """The error count (ibv_read_err_comp_cntr(3))."""
+        self._drive()
+        self.seen_errors = self.visible_errors
+        return self.visible_errors
+
+    def read_pair(self) -> tuple[int, int]:
+        """Extension: completion count and error count of one moment."""
+        self._drive()
+        self.seen_errors = self.visible_errors
+        return self.visible_value, self.visible_errors
+
+    def _drive(self) -> None:
+        port = self.port
+        port.lock.acquire()
+        try:
+            port.drive()
+        finally:
+            port.lock.release()
+
+    def set(self, value: int) -> None:
+        """Sets the completion count (ibv_set_comp_cntr(3)). EINVAL beyond ``max_value``."""
+        self.value = self._checked(value, "value")
+        self._changed()
+
+    def set_err(self, value: int) -> None:
+        """Sets the error count (ibv_set_err_comp_cntr(3)). EINVAL beyond ``max_value``."""
+        self.errors = self._checked(value, "value")
+        self.seen_errors = self.errors
+        self._changed()
+
+    def inc(self, amount: int) -> None:
+        """Adds to the completion count (ibv_inc_comp_cntr(3)). EINVAL where ``amount`` is beyond ``max_value``."""
+        self.value = self._plus(self.value, self._checked(amount, "amount"))
+        self._changed()
+
+    def inc_err(self, amount: int) -> None:
+        """Adds to the error count (ibv_inc_err_comp_cntr(3)). EINVAL where ``amount`` is beyond ``max_value``."""
+        self.errors = self._plus(self.errors, self._checked(amount, "amount"))
+        self._changed()
+
+    def _checked(self, value: int, name: str) -> int:
+        if not 0 <= value <= self.max_value:
+            raise PyverbsRDMAError(f"{name}={value} is beyond the counter's max_value, {self.max_value}", errno.EINVAL)
+        return value
+
+    def stall(self, stalled: bool) -> None:
+        """Extension, for tests: holds every update back from sight until it is called with False."""
+        self.stalled = stalled
+        self.late = stalled or self.delay > 0 or len(self.pending) > 0
+        if not stalled:
+            self.port.delay_counter(self)
+
+    def watch(self, threshold: int, callback: "Callable[[CompCntr], None]") -> "Watch":
+        """Calls ``callback`` once, with the device's lock held, when the completion count is at least ``threshold``
+        or an error is there that the application has not read yet; at once where that holds already.
+
+        :raises PyverbsRDMAError: EINVAL where the threshold is beyond ``max_value``
+        """
+        watch = Watch(self._checked(threshold, "threshold"), callback)
+        if self._reached(watch.threshold):
+            callback(self)
+        else:
+            self.watchers.append(watch)
+        return watch
+
+    def unwatch(self, watch: "Watch") -> None:
+        """Takes a watch back; one that has fired is no error."""
+        if watch in self.watchers:
+            self.watchers.remove(watch)
+
+    def close(self) -> None:
+        """Ends the counter (ibv_destroy_comp_cntr(3)).
+
+        :raises PyverbsRDMAError: EBUSY while it is attached to a QP
+        """
+        if self.closed:
+            return
+        if self.attached:
+            raise PyverbsRDMAError(
+                f"counter {self.handle} is attached to {self.attached} (QP, operation) pairs: destroy the QPs first", errno.EBUSY
+            )
+        self.closed = True
+        self.port.leave("completion counter")
+
+
+class Watch:
+    """Somebody who waits for a counter: its threshold, and whom to call."""
+
+    def __init__(self, threshold: int, callback: Callable[[CompCntr], None]) -> None:
+        self.threshold = threshold
+        self.callback = callback
+
+
+def complete(
+    cq: CompletionQueue, counter: "CompCntr | None", payload: int, listed: bool, solicited: bool, wr_id: int, status: int,
+    opcode: int, qp_num: int, byte_len: int, imm: int, wc_flags: int, reason: str | None,
+) -> None:
+    """Retires one work request: first the counter, then the completion queue.
+
+    :param counter: attached to this QP and operation, or None
+    :param payload: bytes that a BYTES counter counts
+    :param listed: whether success makes an entry (signaled); an error always does
+    """
+    if counter is not None:
+        counter.record(status, payload)
+    if listed or status != WC_SUCCESS:
+        cq.push(wr_id, status, opcode, qp_num, byte_len, imm, wc_flags, solicited, reason)

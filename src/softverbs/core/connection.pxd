@@ -1,0 +1,30 @@
+cimport cython
+from libc.stdint cimport uint32_t, uint64_t, uintptr_t
+from softverbs.core.egress cimport Path
+from softverbs.core.host cimport Host
+from softverbs.core.memory cimport copy, load32, load64
+from softverbs.core.regions cimport ProtectionDomain, Regions
+from softverbs.core.rings cimport SGE_LENGTH, SGE_LKEY, SGE_SIZE
+
+cdef class Connection:
+    cdef readonly Host port
+    cdef readonly Regions regions
+    cdef readonly ProtectionDomain pd
+    cdef readonly uint32_t qp_num
+    cdef public uint32_t dest_qp_num
+    cdef public Path path
+    cdef public uint32_t mtu
+    cdef public uint32_t pkey
+    cdef public uint32_t access
+    cdef public object peer_name
+    cdef public object fault
+    cdef public object words
+    cdef public uint32_t words_psn
+    cdef bint gather(self, uintptr_t sges, int count, uint64_t offset, uint64_t length, uintptr_t destination) except -1
+    cdef bint scatter(self, uintptr_t sges, int count, uint64_t offset, uint64_t length, uintptr_t source) except -1
+    @cython.locals(sge=uintptr_t, size=uint64_t, part=uint64_t, address=uintptr_t)
+    cdef bint _move(self, uintptr_t sges, int count, uint64_t offset, uint64_t length, uintptr_t other, uint32_t right) except -1
+    @cython.locals(sge=uintptr_t, size=uint64_t)
+    cdef bint check(self, uintptr_t sges, int count, uint32_t right) except -1
+    @cython.locals(address=uintptr_t)
+    cdef uintptr_t translate(self, uint32_t key, uint64_t va, uint64_t length, uint32_t right) except? 0

@@ -1,0 +1,89 @@
+"""What the requester and the responder of one queue pair both read. Owner and only writer: the queue pair."""
+
+try:
+    import cython
+except ImportError:
+    from softverbs import _cython as cython
+
+if not cython.compiled:
+    from softverbs.core.egress import Path
+    from softverbs.core.host import Host
+    from softverbs.core.memory import copy, load32, load64
+    from softverbs.core.regions import ProtectionDomain, Regions
+    from softverbs.core.rings import SGE_LENGTH, SGE_LKEY, SGE_SIZE
+
+
+class Connection:
+    """Both ends' numbers, the path between them, and access to the application's memory."""
+
+    def __init__(self, port: Host, regions: Regions, pd: ProtectionDomain, qp_num: int) -> None:
+        """
+        :param port: the port of the queue pair
+        :param regions: the device's memory regions
+        :param pd: protection domain of the queue pair
+        :param qp_num: its number
+        """
+        self.port = port
+        self.regions = regions
+        self.pd = pd
+        self.qp_num = qp_num
+        self.dest_qp_num = 0
+        self.path: Path | None = None
+        self.mtu = 1024
+        self.pkey = 0xFFFF
+        self.access = 0
+        self.peer_name = "nobody"
+        #: Why the last access to memory was refused.
+        self.fault = ""
+        #: What the peer said about its last NAK, and about which PSN.
+        self.words = ""
+        self.words_psn = 0
+
+    def gather(self, sges: int, count: int, offset: int, length: int, destination: int) -> bool:
+        """Copies ``length`` bytes out of a scatter/gather list, from ``offset`` bytes into it; False: ``fault``."""
+        return self._move(sges, count, offset, length, destination, 0)
+
+    def scatter(self, sges: int, count: int, offset: int, length: int, source: int) -> bool:
+        """Copies ``length`` bytes into a scatter/gather list, from ``offset`` bytes into it; False: ``fault``."""
+        return self._move(sges, count, offset, length, source, 1)
+
+    def _move(self, sges: int, count: int, offset: int, length: int, other: int, right: int) -> bool:
+        """``right``: ACCESS_LOCAL_WRITE (1) to write the list, 0 to read it."""
+        sge = sges
+        for _ in range(count):
+            size = load32(sge + SGE_LENGTH)
+            if offset >= size:
+                offset -= size
+            elif length > 0:
+                part = size - offset
+                if part > length:
+                    part = length
+                address = self.translate(load32(sge + SGE_LKEY), load64(sge) + offset, part, right)
+                if address == 0:
+                    return False
+                if right:
+                    copy(address, other, part)
+                else:
+                    copy(other, address, part)
+                other += part
+                length -= part
+                offset = 0
+            sge += SGE_SIZE
+        return length == 0
+
+    def check(self, sges: int, count: int, right: int) -> bool:
+        """Whether every element of a list may be accessed whole; False: ``fault``."""
+        sge = sges
+        for _ in range(count):
+            size = load32(sge + SGE_LENGTH)
+            if size > 0 and self.translate(load32(sge + SGE_LKEY), load64(sge), size, right) == 0:
+                return False
+            sge += SGE_SIZE
+        return True
+
+    def translate(self, key: int, va: int, length: int, right: int) -> int:
+        """As ``Regions.translate``, for this queue pair; 0: ``fault``."""
+        address = self.regions.translate(key, va, length, right, self.pd, self.qp_num)
+        if address == 0:
+            self.fault = self.regions.explain(key, va, length, right, self.pd, self.qp_num)
+        return address

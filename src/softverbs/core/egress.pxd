@@ -1,0 +1,34 @@
+cimport cython
+from libc.stdint cimport uint32_t, uint64_t, uintptr_t
+from softverbs.core.icrc cimport IcrcPath
+from softverbs.core.memory cimport Block, store32
+
+cdef int ARENA_SIZE
+cdef int MAX_BURSTS
+cdef int BURST_FRAMES
+cdef int BURST_BYTES
+cdef int ICRC_SIZE
+
+cdef class Path:
+    cdef readonly object route
+    cdef readonly IcrcPath icrc
+    cdef readonly bint local
+    cdef readonly bint nearby
+    cdef readonly int step
+
+cdef class Egress:
+    cdef Block block
+    cdef uintptr_t address
+    cdef size_t used
+    cdef int bursts
+    cdef list paths
+    cdef uint32_t[512] offsets
+    cdef uint32_t[512] lengths
+    cdef uint32_t[512] segments
+    cdef bint open
+    cdef int frames_in_burst
+    cdef readonly uint64_t frames
+    cdef uintptr_t room(self, size_t length) noexcept
+    @cython.locals(size=uint32_t, last=int, frame=uintptr_t, joins=bint)
+    cdef void commit(self, Path path, uint32_t length) except *
+    cdef void reset(self) noexcept

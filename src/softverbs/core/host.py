@@ -1,0 +1,81 @@
+"""What the objects of a device ask of the port they belong to. The port implements it; the layers below know this."""
+
+import errno
+from collections.abc import Callable
+from typing import Any
+
+from softverbs.core.errors import PyverbsRDMAError
+from softverbs.core.limits import NUM_COMP_VECTORS, Options
+
+
+class Host:
+    """The base of the port: its options, its lock, its time, and what queues and counters report to it."""
+
+    def __init__(self, options: Options, lock: Any, clock: Callable[[], int]) -> None:
+        """
+        :param options: of the device
+        :param lock: a reentrant lock that every entry of an application takes
+        :param clock: the time, ns
+        """
+        self.options = options
+        self.lock = lock
+        self.clock = clock
+        self.now = clock()
+        self.num_comp_vectors = NUM_COMP_VECTORS
+        self.active_mtu = 5
+        self.regions: Any = None
+        self.counts: dict[str, int] = {}
+        self.handles = 0
+
+    def enter(self, kind: str, limit: int) -> int:
+        """Counts a new object in and gives it a handle.
+
+        :param kind: what it is, for people
+        :param limit: how many there may be
+        :raises PyverbsRDMAError: ENOMEM where there are so many already
+        """
+        if self.counts.get(kind, 0) >= limit:
+            raise PyverbsRDMAError(f"the device has {limit} {kind}s at most, and all are in use", errno.ENOMEM)
+        self.counts[kind] = self.counts.get(kind, 0) + 1
+        self.handles += 1
+        return self.handles
+
+    def leave(self, kind: str) -> None:
+        """Counts an object out."""
+        self.counts[kind] -= 1
+
+    def drive(self) -> None:
+        """Makes progress on behalf of an application that polls. The lock is held."""
+        raise NotImplementedError
+
+    def schedule(self, qp: object) -> None:
+        """A queue pair has something to do."""
+        raise NotImplementedError
+
+    def raise_event(self, event_type: int, element: object) -> None:
+        """Queues an asynchronous event (ibv_get_async_event(3))."""
+        raise NotImplementedError
+
+    def report(self, text: str) -> None:
+        """Says in the device's log why something was refused."""
+        raise NotImplementedError
+
+    def on_overrun(self, cq: object) -> None:
+        """A completion queue has overrun: its QPs go to ERR, soon."""
+        raise NotImplementedError
+
+    def delay_counter(self, counter: object) -> None:
+        """A counter has updates that become visible later."""
+        raise NotImplementedError
+
+    def path_to(self, vector: object) -> Any:
+        """The ``Path`` to an address vector; PyverbsRDMAError where there is none."""
+        raise NotImplementedError
+
+    def enter_qp(self, qp: object) -> int:
+        """Gives a new queue pair its number; ENOMEM where there are too many."""
+        raise NotImplementedError
+
+    def remove_qp(self, qp: object) -> None:
+        """A queue pair is gone."""
+        raise NotImplementedError

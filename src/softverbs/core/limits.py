@@ -1,0 +1,129 @@
+"""Every limit of the device and every option, in one table each."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+from softverbs.core.errors import PyverbsUserError
+
+MAX_QP = 65536
+MAX_QP_WR = 32768
+MAX_SGE = 32
+MAX_INLINE_DATA = 1024  # bytes
+MAX_CQ = 65536
+MAX_CQE = 1048576
+MAX_MR = 1048576
+MAX_MR_SIZE = 2**63  # bytes
+MAX_MW = 65536
+MAX_PD = 65536
+MAX_AH = 65536
+MAX_SRQ = 16384
+MAX_RD_ATOMIC = 128
+MAX_MESSAGE_SIZE = 2**30  # bytes; the specification allows 2^31 (IBA 9.4)
+MAX_PKEYS = 1
+NUM_COMP_VECTORS = 4
+DEFAULT_PKEY = 0xFFFF  # full member of the default partition, IBA 10.9.1
+
+_UINT64_MAX = 2**64 - 1
+
+
+@dataclass
+class Options:
+    """What a device may be told. Values are checked here, once.
+
+    The text form is ``name=value`` separated by commas, as in ``imm=efa,counter_max_value=7``.
+    """
+
+    #: A completion counter wraps to zero above this (``max_value`` of the caps).
+    counter_max_value: int = _UINT64_MAX
+    #: How many completion counters exist at most.
+    max_counters: int = 1024
+    #: Bits of ``ibv_qp_attach_comp_cntr_op`` that can be attached.
+    counter_ops: int = 0x3F
+    #: Updates of a counter become visible after this time, ns (the man page allows a delay).
+    counter_delay_ns: int = 0
+    #: ``standard``: an inbound WRITE_WITH_IMM consumes a receive; ``efa``: it does not.
+    imm: str = "standard"
+    #: ``exact`` or ``pow2``: the size of a completion queue.
+    cqe_rounding: str = "exact"
+    #: ``standard``: a completion queue that overruns is dead and its QPs go to ERR; ``rxe``: the CQE is lost.
+    overrun: str = "standard"
+    #: Whether completions of a destroyed or reset QP are removed from its completion queues.
+    purge: bool = True
+    #: Poison fields that are not valid; detect concurrent polls of a SINGLE_THREADED queue.
+    debug: bool = False
+    #: Who is told in words why a request was refused, beside the NAK: peers on this host, any, none.
+    explain: str = "local"
+    #: Bytes on the way to one peer, per queue pair, before an ACK must come back.
+    window: int = 256 * 1024
+    max_qp: int = MAX_QP
+    max_cq: int = MAX_CQ
+    max_cqe: int = MAX_CQE
+    max_mr: int = MAX_MR
+    max_pd: int = MAX_PD
+    max_qp_wr: int = MAX_QP_WR
+
+    def __post_init__(self) -> None:
+        for name, allowed in _CHOICES.items():
+            if getattr(self, name) not in allowed:
+                raise PyverbsUserError(f"option {name}={getattr(self, name)!r}: one of {', '.join(allowed)}")
+        for name, (low, high) in _RANGES.items():
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+                raise PyverbsUserError(f"option {name}={value!r}: an integer from {low} to {high}")
+        for name in ("purge", "debug"):
+            if not isinstance(getattr(self, name), bool):
+                raise PyverbsUserError(f"option {name}={getattr(self, name)!r}: True or False")
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, object]) -> "Options":
+        """Options from names and values; an unknown name raises PyverbsUserError."""
+        known = {field.name for field in fields(cls)}
+        for name in values:
+            if name not in known:
+                raise PyverbsUserError(f"unknown device option {name!r}; known: {', '.join(sorted(known))}")
+        return cls(**values)  # type: ignore[arg-type]
+
+    @classmethod
+    def parse(cls, text: str) -> "Options":
+        """Options from their text form; PyverbsUserError names what is wrong."""
+        values: dict[str, object] = {}
+        for item in filter(None, (part.strip() for part in text.split(","))):
+            name, equals, value = item.partition("=")
+            if not equals:
+                raise PyverbsUserError(f"device option {item!r}: name=value is expected")
+            values[name.strip()] = _parse_value(name.strip(), value.strip())
+        return cls.from_mapping(values)
+
+
+def _parse_value(name: str, value: str) -> object:
+    if name in _CHOICES:
+        return value
+    if value.lower() in ("true", "yes", "on"):
+        return True
+    if value.lower() in ("false", "no", "off"):
+        return False
+    try:
+        return int(value, 0)
+    except ValueError:
+        raise PyverbsUserError(f"option {name}={value!r}: not a number") from None
+
+
+_CHOICES = {
+    "imm": ("standard", "efa"),
+    "cqe_rounding": ("exact", "pow2"),
+    "overrun": ("standard", "rxe"),
+    "explain": ("local", "always", "never"),
+}
+_RANGES = {
+    "counter_max_value": (1, _UINT64_MAX),
+    "max_counters": (0, 2**20),
+    "counter_ops": (0, 0x3F),
+    "counter_delay_ns": (0, 2**62),
+    "window": (4096, 2**30),
+    "max_qp": (1, MAX_QP),
+    "max_cq": (1, MAX_CQ),
+    "max_cqe": (1, MAX_CQE),
+    "max_mr": (1, MAX_MR),
+    "max_pd": (1, MAX_PD),
+    "max_qp_wr": (1, MAX_QP_WR),
+}

@@ -1,0 +1,67 @@
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
+from libc.string cimport memmove, memset
+
+ctypedef uint8_t* u8_p
+ctypedef uint16_t* u16_p
+ctypedef uint32_t* u32_p
+ctypedef uint64_t* u64_p
+ctypedef void* void_p
+ctypedef char* char_p
+
+cdef extern from "<endian.h>" nogil:
+    uint16_t be16toh(uint16_t)
+    uint32_t be32toh(uint32_t)
+    uint64_t be64toh(uint64_t)
+    uint16_t htobe16(uint16_t)
+    uint32_t htobe32(uint32_t)
+    uint64_t htobe64(uint64_t)
+
+cdef extern from *:
+    const int __ATOMIC_SEQ_CST
+    uint64_t __atomic_fetch_add(uint64_t*, uint64_t, int) nogil
+    uint64_t __sync_val_compare_and_swap(uint64_t*, uint64_t, uint64_t) nogil
+
+cdef extern from *:
+    """
+    #include <unistd.h>
+    #include <sys/syscall.h>
+    #include <sys/uio.h>
+    /* The call itself: the C library declares it only under _GNU_SOURCE. */
+    static inline long copy_from_process(void *destination, void *source, size_t length) {
+        struct iovec local = {destination, length}, remote = {source, length};
+        return syscall(SYS_process_vm_readv, getpid(), &local, 1UL, &remote, 1UL, 0UL);
+    }
+    """
+    long copy_from_process(void*, void*, size_t) nogil
+
+cdef extern from "Python.h":
+    const int PyBUF_WRITE
+    object PyMemoryView_FromMemory(char*, Py_ssize_t, int)
+
+cpdef uint8_t load8(uintptr_t address) noexcept
+cpdef uint16_t load16(uintptr_t address) noexcept
+cpdef uint32_t load32(uintptr_t address) noexcept
+cpdef uint64_t load64(uintptr_t address) noexcept
+cpdef void store8(uintptr_t address, uint8_t value) noexcept
+cpdef void store16(uintptr_t address, uint16_t value) noexcept
+cpdef void store32(uintptr_t address, uint32_t value) noexcept
+cpdef void store64(uintptr_t address, uint64_t value) noexcept
+cpdef uint16_t load16be(uintptr_t address) noexcept
+cpdef uint32_t load32be(uintptr_t address) noexcept
+cpdef uint64_t load64be(uintptr_t address) noexcept
+cpdef void store16be(uintptr_t address, uint16_t value) noexcept
+cpdef void store32be(uintptr_t address, uint32_t value) noexcept
+cpdef void store64be(uintptr_t address, uint64_t value) noexcept
+cpdef void copy(uintptr_t destination, uintptr_t source, size_t length) noexcept
+cpdef void fill(uintptr_t destination, int value, size_t length) noexcept
+cpdef uint64_t fetch_add64(uintptr_t address, uint64_t value) noexcept
+cpdef uint64_t compare_swap64(uintptr_t address, uint64_t compare, uint64_t swap) noexcept
+cpdef bint copy_checked(uintptr_t destination, uintptr_t source, size_t length) noexcept
+cpdef object view(uintptr_t address, Py_ssize_t length)
+cpdef uint32_t crc32(uintptr_t address, Py_ssize_t length, uint32_t value) except? 0
+
+cdef class Block:
+    cdef object _buffer
+    cdef object _holder
+    cdef readonly size_t size
+    cdef readonly uintptr_t address

@@ -1,0 +1,201 @@
+"""Raw memory: the one module that reads and writes at addresses.
+
+Every other core module moves bytes through these functions, so that the two builds differ here only. Compiled,
+each is one machine instruction or one libc call; uncompiled, ctypes does the same. Addresses are integers of
+this process; the caller has checked them: nothing here can know what is mapped.
+
+``be`` functions are in network order, the others in host order.
+"""
+
+import ctypes
+import os
+
+try:
+    import cython
+except ImportError:
+    from softverbs import _cython as cython
+
+try:  # Several times faster than zlib on x86-64 and AArch64, with the same signature.
+    from isal.isal_zlib import crc32 as _crc32
+except ImportError:
+    from zlib import crc32 as _crc32
+
+_libc = ctypes.CDLL(None)
+_libc.process_vm_readv.restype = ctypes.c_ssize_t
+
+
+def load8(address: int) -> int:
+    """The byte at ``address``."""
+    if cython.compiled:
+        return cython.cast(u8_p, address)[0]
+    return ctypes.c_uint8.from_address(address).value
+
+
+def load16(address: int) -> int:
+    """The 16-bit integer at ``address``, host order."""
+    if cython.compiled:
+        return cython.cast(u16_p, address)[0]
+    return ctypes.c_uint16.from_address(address).value
+
+
+def load32(address: int) -> int:
+    """The 32-bit integer at ``address``, host order."""
+    if cython.compiled:
+        return cython.cast(u32_p, address)[0]
+    return ctypes.c_uint32.from_address(address).value
+
+
+def load64(address: int) -> int:
+    """The 64-bit integer at ``address``, host order."""
+    if cython.compiled:
+        return cython.cast(u64_p, address)[0]
+    return ctypes.c_uint64.from_address(address).value
+
+
+def store8(address: int, value: int) -> None:
+    """Puts a byte at ``address``."""
+    if cython.compiled:
+        cython.cast(u8_p, address)[0] = value
+    else:
+        ctypes.c_uint8.from_address(address).value = value
+
+
+def store16(address: int, value: int) -> None:
+    """Puts a 16-bit integer at ``address``, host order."""
+    if cython.compiled:
+        cython.cast(u16_p, address)[0] = value
+    else:
+        ctypes.c_uint16.from_address(address).value = value
+
+
+def store32(address: int, value: int) -> None:
+    """Puts a 32-bit integer at ``address``, host order."""
+    if cython.compiled:
+        cython.cast(u32_p, address)[0] = value
+    else:
+        ctypes.c_uint32.from_address(address).value = value
+
+
+def store64(address: int, value: int) -> None:
+    """Puts a 64-bit integer at ``address``, host order."""
+    if cython.compiled:
+        cython.cast(u64_p, address)[0] = value
+    else:
+        ctypes.c_uint64.from_address(address).value = value
+
+
+def load16be(address: int) -> int:
+    """The 16-bit integer at ``address``, network order."""
+    if cython.compiled:
+        return be16toh(cython.cast(u16_p, address)[0])
+    return int.from_bytes(ctypes.string_at(address, 2), "big")
+
+
+def load32be(address: int) -> int:
+    """The 32-bit integer at ``address``, network order."""
+    if cython.compiled:
+        return be32toh(cython.cast(u32_p, address)[0])
+    return int.from_bytes(ctypes.string_at(address, 4), "big")
+
+
+def load64be(address: int) -> int:
+    """The 64-bit integer at ``address``, network order."""
+    if cython.compiled:
+        return be64toh(cython.cast(u64_p, address)[0])
+    return int.from_bytes(ctypes.string_at(address, 8), "big")
+
+
+def store16be(address: int, value: int) -> None:
+    """Puts a 16-bit integer at ``address``, network order."""
+    if cython.compiled:
+        cython.cast(u16_p, address)[0] = htobe16(value)
+    else:
+        ctypes.memmove(address, value.to_bytes(2, "big"), 2)
+
+
+def store32be(address: int, value: int) -> None:
+    """Puts a 32-bit integer at ``address``, network order."""
+    if cython.compiled:
+        cython.cast(u32_p, address)[0] = htobe32(value)
+    else:
+        ctypes.memmove(address, value.to_bytes(4, "big"), 4)
+
+
+def store64be(address: int, value: int) -> None:
+    """Puts a 64-bit integer at ``address``, network order."""
+    if cython.compiled:
+        cython.cast(u64_p, address)[0] = htobe64(value)
+    else:
+        ctypes.memmove(address, value.to_bytes(8, "big"), 8)
+
+
+def copy(destination: int, source: int, length: int) -> None:
+    """Copies ``length`` bytes; the two ranges may overlap."""
+    if cython.compiled:
+        memmove(cython.cast(void_p, destination), cython.cast(void_p, source), length)
+    else:
+        ctypes.memmove(destination, source, length)
+
+
+def fill(destination: int, value: int, length: int) -> None:
+    """Sets ``length`` bytes to ``value``."""
+    if cython.compiled:
+        memset(cython.cast(void_p, destination), value, length)
+    else:
+        ctypes.memset(destination, value, length)
+
+
+def fetch_add64(address: int, value: int) -> int:
+    """Adds to the aligned 64-bit integer at ``address``, modulo 2^64, atomically towards the host; the value before.
+
+    Uncompiled, the interpreter lock makes it atomic towards other Python threads only.
+    """
+    if cython.compiled:
+        return __atomic_fetch_add(cython.cast(u64_p, address), value, __ATOMIC_SEQ_CST)
+    cell = ctypes.c_uint64.from_address(address)
+    before = cell.value
+    cell.value = before + value & 0xFFFFFFFFFFFFFFFF
+    return before
+
+
+def compare_swap64(address: int, compare: int, swap: int) -> int:
+    """Puts ``swap`` in the aligned 64-bit integer at ``address`` if it equals ``compare``; the value before."""
+    if cython.compiled:
+        return __sync_val_compare_and_swap(cython.cast(u64_p, address), compare, swap)
+    cell = ctypes.c_uint64.from_address(address)
+    before = cell.value
+    if before == compare:
+        cell.value = swap
+    return before
+
+
+def copy_checked(destination: int, source: int, length: int) -> bool:
+    """Copies from an address that may not be mapped: False where it is not (the kernel looks, 2 us)."""
+    if cython.compiled:
+        return copy_from_process(cython.cast(void_p, destination), cython.cast(void_p, source), length) == length
+    local = (ctypes.c_size_t * 2)(destination, length)
+    remote = (ctypes.c_size_t * 2)(source, length)
+    arguments = (local, ctypes.c_ulong(1), remote, ctypes.c_ulong(1), ctypes.c_ulong(0))
+    return bool(_libc.process_vm_readv(os.getpid(), *arguments) == length)
+
+
+def view(address: int, length: int) -> memoryview:
+    """A writable view of ``length`` bytes at ``address``. It does not keep the memory: drop it before its owner."""
+    if cython.compiled:
+        return PyMemoryView_FromMemory(cython.cast(char_p, address), length, PyBUF_WRITE)
+    return memoryview((ctypes.c_char * length).from_address(address)).cast("B")
+
+
+def crc32(address: int, length: int, value: int) -> int:
+    """Continues the CRC-32 of Ethernet (reflected 0x04C11DB7, as zlib's ``crc32``) from ``value`` over a range."""
+    return _crc32(view(address, length), value)
+
+
+class Block:
+    """Zeroed memory of this process, freed with the object. ``address`` is a multiple of 64."""
+
+    def __init__(self, size: int) -> None:
+        self._buffer = bytearray(size + 64)
+        self._holder = (ctypes.c_char * (size + 64)).from_buffer(self._buffer)
+        self.size = size
+        self.address = (ctypes.addressof(self._holder) + 63) & -64

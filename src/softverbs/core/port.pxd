@@ -1,0 +1,95 @@
+cimport cython
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
+from softverbs.core.completion cimport CompCntr, CompletionQueue
+from softverbs.core.constants cimport QPS_ERR, QPS_RTR
+from softverbs.core.egress cimport ICRC_SIZE, Egress, Path
+from softverbs.core.headers cimport bth_dest_qpn, bth_opcode, bth_pad, bth_pkey, bth_version
+from softverbs.core.host cimport Host
+from softverbs.core.icrc cimport IcrcPath
+from softverbs.core.opcodes cimport BTH_LENGTH, EXPLAIN, PAYLOAD, header_length
+from softverbs.core.opcodes cimport flags as opcode_flags
+from softverbs.core.qp cimport AddressVector, QueuePair
+from softverbs.core.regions cimport Regions
+
+cdef int SHORT
+cdef int VERSION
+cdef int OPCODE
+cdef int TRANSPORT
+cdef int PKEY
+cdef int UNKNOWN_QP
+cdef int MALFORMED
+cdef int ICRC
+cdef int SOURCE
+cdef int QP_STATE
+cdef uint32_t QP_SLOTS
+cdef int PKEY_BITS
+cdef int MAX_ROUNDS
+cdef int LOCAL_TURNS
+
+cdef class Peer:
+    cdef IcrcPath icrc
+    cdef uint64_t gid_high
+    cdef uint64_t gid_low
+    cdef bint known
+    cdef int step
+
+cdef class Port(Host):
+    cdef readonly object link
+    cdef readonly object wake
+    cdef public bint sleeping
+    cdef Egress egress
+    cdef int flushed
+    cdef list table
+    cdef list free_qps
+    cdef uint32_t qp_tag
+    cdef readonly list live
+    cdef list ready
+    cdef int64_t timer_due
+    cdef int64_t counter_due
+    cdef list late_counters
+    cdef list overrun
+    cdef readonly object events
+    cdef public object on_event
+    cdef int local_turns
+    cdef uint64_t[10] drops
+    cdef readonly uint64_t received
+    cdef readonly uint64_t bytes_received
+    cdef readonly object failure
+    cdef readonly uint64_t drives
+    cdef public object log
+
+    @cython.locals(work=int)
+    cpdef int progress(self, int64_t now) except -1
+    cpdef drive(self)
+    @cython.locals(due=int64_t)
+    cpdef int64_t deadline(self) except? -1
+    @cython.locals(work=int, batch=list, qp=QueuePair)
+    cdef int _pump(self) except -1
+    @cython.locals(egress=Egress, index=int, path=Path, address=uintptr_t)
+    cdef bint _flush(self) except -1
+    @cython.locals(size=uint32_t)
+    cdef void _deliver_locally(self, uintptr_t address, uint32_t length, uint32_t segment) except *
+    @cython.locals(size=int64_t, identification=uint32_t)
+    cpdef receive(self, Peer peer, uintptr_t address, int64_t length, int64_t segment)
+    @cython.locals(qp=QueuePair, opcode=int)
+    cdef void _on_frame(self, Peer peer, uintptr_t frame, uint32_t length, uint32_t identification) except *
+    @cython.locals(opcode=int, flags=uint32_t, headers=int, payload=int, number=uint32_t, index=uint32_t, qp=QueuePair)
+    cdef QueuePair _find(self, Peer peer, uintptr_t frame, uint32_t length, uint32_t identification)
+    cdef QueuePair _drop(self, int cause)
+    @cython.locals(q=QueuePair)
+    cpdef schedule(self, object qp)
+    cpdef raise_event(self, int event_type, object element)
+    cpdef report(self, object text)
+    cpdef on_overrun(self, object cq)
+    @cython.locals(qp=QueuePair)
+    cdef _stop_overrun_queues(self)
+    cpdef delay_counter(self, object counter)
+    @cython.locals(counter=CompCntr, due=int64_t, kept=list)
+    cdef _publish_counters(self)
+    @cython.locals(due=int64_t)
+    cdef void _note_deadline(self, QueuePair qp) noexcept
+    @cython.locals(qp=QueuePair, due=int64_t)
+    cdef void _run_timers(self) except *
+    cpdef uint32_t enter_qp(self, object qp) except? 0
+    cpdef remove_qp(self, object qp)
+    cpdef object path_to(self, object vector)

@@ -1,0 +1,429 @@
+"""The port: everything that comes from the link, goes to it, or waits for time.
+
+All progress of the device happens in ``progress(now)``: frames are taken from the link, checked, and given to their
+queue pairs; queue pairs that have something to do write frames; the frames go to the link, or back to this port.
+Nothing a peer sends is believed before ``_on_frame`` has checked it; what is wrong is dropped and counted by cause.
+"""
+
+import errno
+import ipaddress
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+try:
+    import cython
+except ImportError:
+    from softverbs import _cython as cython
+from softverbs.core.errors import PyverbsRDMAError
+from softverbs.core.limits import Options
+
+if not cython.compiled:
+    from softverbs.core.completion import CompCntr, CompletionQueue
+    from softverbs.core.constants import QPS_ERR, QPS_RTR
+    from softverbs.core.egress import ICRC_SIZE, Egress, Path
+    from softverbs.core.headers import bth_dest_qpn, bth_opcode, bth_pad, bth_pkey, bth_version
+    from softverbs.core.host import Host
+    from softverbs.core.icrc import IcrcPath
+    from softverbs.core.opcodes import BTH_LENGTH, EXPLAIN, PAYLOAD, flags as opcode_flags, header_length
+    from softverbs.core.qp import AddressVector, QueuePair
+    from softverbs.core.regions import Regions
+
+# Why a frame was dropped, and the words that ``stats`` has for it.
+SHORT = 0
+VERSION = 1
+OPCODE = 2
+TRANSPORT = 3
+PKEY = 4
+UNKNOWN_QP = 5
+MALFORMED = 6
+ICRC = 7
+SOURCE = 8
+QP_STATE = 9
+_DROPS = (
+    "short", "version", "opcode", "transport", "pkey", "unknown_qp", "malformed", "icrc", "source", "qp_state",
+)  # fmt: skip
+
+FIRST_QP = 16  # 0 and 1 are for management (IBA 3.5.1); some room above them
+QP_SLOTS = 65536
+PKEY_BITS = 0x7FFF
+MAX_ROUNDS = 64
+#: How often local work may go before the link is looked at.
+LOCAL_TURNS = 32
+ROOM_FOR_HEADERS = 64
+
+
+class Peer:
+    """Where frames come from, as a link has seen it: what checks their ICRC, and who sent them."""
+
+    def __init__(self, icrc: "IcrcPath", gid: bytes, known: bool, step: int) -> None:
+        """
+        :param icrc: of the path from there to here
+        :param gid: the source
+        :param known: whether the IPv4 identification is known
+        :param step: segment i of a burst has the identification ``i * step``
+        """
+        self.icrc = icrc
+        self.gid_high = int.from_bytes(gid[:8], "big")
+        self.gid_low = int.from_bytes(gid[8:], "big")
+        self.known = known
+        self.step = step
+
+
+class Port(Host):
+    """The one port of a device."""
+
+    def __init__(
+        self, link: Any, options: Options, lock: Any, clock: Callable[[], int], wake: Callable[[], None], seed: int = 0
+    ) -> None:
+        """
+        :param link: what carries the frames (``links.base.Link``)
+        :param options: of the device
+        :param lock: reentrant; every entry takes it
+        :param clock: the time, ns
+        :param wake: called when there is work and ``sleeping`` is set
+        :param seed: of keys and queue pair numbers
+        """
+        Host.__init__(self, options, lock, clock)
+        self.link = link
+        self.wake = wake
+        self.sleeping = False
+        self.regions = Regions(options.max_mr, seed)
+        self.egress = Egress()
+        self.flushed = 0
+        self.table: list[QueuePair | None] = [None] * FIRST_QP
+        self.free_qps: list[int] = []
+        self.qp_tag = seed & 0xFF
+        self.live: list[QueuePair] = []
+        self.ready: list[QueuePair] = []
+        self.timer_due = 0
+        self.counter_due = 0
+        self.late_counters: list[CompCntr] = []
+        self.overrun: list[CompletionQueue] = []
+        self.events: deque[tuple[int, object]] = deque()
+        self.on_event: Callable[[int, object], None] | None = None
+        self.local_turns = 0
+        self.drops = [0] * 10
+        self.received = 0
+        self.bytes_received = 0
+        self.failure: str | None = None
+        #: How often an application has made progress by itself.
+        self.drives = 0
+        self.log: Callable[[str], None] | None = None
+        self.active_mtu = largest_mtu(link.mtu)
+
+    # -- progress
+
+    def progress(self, now: int) -> int:
+        """Does everything that can be done now; how much was done (0: nothing).
+
+        :param now: the time, ns, never less than before
+        """
+        self.now = now
+        work = self._pump()
+        work += self.link.receive(now, self)
+        if self.timer_due != 0 and now >= self.timer_due:
+            self._run_timers()
+        if self.counter_due != 0 and now >= self.counter_due:
+            self._publish_counters()
+        if self.ready:
+            work += self._pump()
+        return work
+
+    def drive(self) -> None:
+        """Progress for an application that polls: local work first, since it needs no system call."""
+        if self.failure is not None:
+            raise PyverbsRDMAError(self.failure, errno.EIO)
+        self.drives += 1
+        self.now = self.clock()
+        if self.ready and self.local_turns < LOCAL_TURNS and self._pump() and self.local_turns > 0:
+            return
+        self.local_turns = 0
+        self.progress(self.now)
+
+    def deadline(self) -> int:
+        """When there is something to do if nothing arrives, ns; ``now`` for at once, 0 for never."""
+        if self.ready or self.flushed < self.egress.bursts:
+            return self.now
+        due = self.timer_due
+        if self.counter_due != 0 and (due == 0 or self.counter_due < due):
+            due = self.counter_due
+        other = self.link.deadline()
+        if other is not None and (due == 0 or other < due):
+            due = other
+        return due
+
+    def _pump(self) -> int:
+        """Lets queue pairs write frames and hands these over, until nobody has anything to say."""
+        work = 0
+        for _ in range(MAX_ROUNDS):
+            if not self.ready and self.flushed == self.egress.bursts:
+                break
+            batch = self.ready
+            self.ready = []
+            for qp in batch:
+                qp.scheduled = False
+                if qp.pump(self.egress, self.now):
+                    self.schedule(qp)
+                self._note_deadline(qp)
+            work += self.egress.bursts
+            if not self._flush():
+                break
+            if self.overrun:
+                self._stop_overrun_queues()
+        return work
+
+    def _flush(self) -> bool:
+        """Hands bursts over; False where the link cannot take more now."""
+        egress = self.egress
+        while self.flushed < egress.bursts:
+            index = self.flushed
+            path: Path = egress.paths[index]
+            address = egress.address + egress.offsets[index]
+            if path.local:
+                self.local_turns += 1
+                self._deliver_locally(address, egress.lengths[index], egress.segments[index])
+            elif not self.link.send(self.now, path.route, address, egress.lengths[index], egress.segments[index]):
+                egress.open = False
+                return False
+            self.flushed += 1
+        self.flushed = 0
+        egress.reset()
+        return True
+
+    def _deliver_locally(self, address: int, length: int, segment: int) -> None:
+        while length > 0:
+            size = segment if segment < length else length
+            self._on_frame(None, address, size, 0)
+            address += size
+            length -= size
+
+    # -- from the link
+
+    def peer(self, source_gid: bytes, source_port: int, sgid_index: int) -> Peer:
+        """Who a link has received from; the link keeps it for ``receive``."""
+        icrc = IcrcPath(source_gid, self.link.gids[sgid_index], source_port)
+        return Peer(icrc, source_gid, self.link.identification_known, self.link.identification_step)
+
+    def receive(self, peer: Peer, address: int, length: int, segment: int) -> None:
+        """Frames from a peer: ``length`` bytes at ``address``, each frame ``segment`` long but the last, which may be
+        shorter. The memory may be written to."""
+        if segment <= 0:
+            self.drops[SHORT] += 1
+            return
+        identification = 0
+        while length > 0:
+            size = segment if segment < length else length
+            self._on_frame(peer, address, size, identification)
+            identification += peer.step
+            address += size
+            length -= size
+
+    def _on_frame(self, peer: "Peer | None", frame: int, length: int, identification: int) -> None:
+        """One frame; ``peer`` is None where it comes from this port."""
+        self.received += 1
+        self.bytes_received += length
+        qp = self._find(peer, frame, length, identification)
+        if qp is not None:
+            opcode = bth_opcode(frame)
+            qp.on_packet(opcode, opcode_flags(opcode), frame, length - ICRC_SIZE, self.now)
+
+    def _find(self, peer: "Peer | None", frame: int, length: int, identification: int) -> "QueuePair | None":
+        """The queue pair that a frame is for, if everything about the frame is right; else None, and it is counted."""
+        if length < BTH_LENGTH + ICRC_SIZE or length & 3:
+            return self._drop(SHORT)
+        if bth_version(frame) != 0:
+            return self._drop(VERSION)
+        opcode = bth_opcode(frame)
+        flags = opcode_flags(opcode)
+        if flags == 0:
+            return self._drop(OPCODE)
+        if opcode >> 5 != 0 and opcode != EXPLAIN:
+            return self._drop(TRANSPORT)
+        headers = header_length(opcode)
+        payload = length - ICRC_SIZE - headers - bth_pad(frame)
+        if payload < 0 or payload + bth_pad(frame) > 0 and not flags & PAYLOAD:
+            return self._drop(MALFORMED)
+        if bth_pkey(frame) & PKEY_BITS != PKEY_BITS:
+            return self._drop(PKEY)
+        number = bth_dest_qpn(frame)
+        index = number % QP_SLOTS
+        if index >= len(self.table):
+            return self._drop(UNKNOWN_QP)
+        qp = self.table[index]
+        if qp is None or qp.qp_num != number:
+            return self._drop(UNKNOWN_QP)
+        if qp.state < QPS_RTR or qp.state == QPS_ERR:
+            return self._drop(QP_STATE)
+        if peer is not None:
+            if peer.gid_high != qp.source_high or peer.gid_low != qp.source_low:
+                return self._drop(SOURCE)
+            if peer.icrc.verify(frame, length, identification, peer.known) < 0:
+                return self._drop(ICRC)
+        return qp
+
+    def _drop(self, cause: int) -> None:
+        self.drops[cause] += 1
+
+    # -- what the objects of the device report (Host)
+
+    def schedule(self, qp: QueuePair) -> None:
+        """A queue pair has something to do."""
+        if not qp.scheduled:
+            qp.scheduled = True
+            self.ready.append(qp)
+        if self.sleeping:
+            self.sleeping = False
+            self.wake()
+
+    def raise_event(self, event_type: int, element: object) -> None:
+        """Queues an asynchronous event (ibv_get_async_event(3))."""
+        if self.on_event is not None:
+            self.on_event(event_type, element)
+        else:
+            self.events.append((event_type, element))
+
+    def report(self, text: str) -> None:
+        """Says in the device's log why something was refused."""
+        if self.log is not None:
+            self.log(text)
+
+    def on_overrun(self, cq: CompletionQueue) -> None:
+        """A completion queue has overrun: its QPs go to ERR when the present one has finished."""
+        self.overrun.append(cq)
+
+    def _stop_overrun_queues(self) -> None:
+        queues = self.overrun
+        self.overrun = []
+        for qp in list(self.live):
+            if qp.send_cq in queues or qp.recv_cq in queues:
+                qp.fatal("its completion queue has overrun")
+
+    def delay_counter(self, counter: CompCntr) -> None:
+        """A counter has updates that become visible later."""
+        if counter not in self.late_counters:
+            self.late_counters.append(counter)
+        self.counter_due = self.now if self.now > 0 else 1
+
+    def _publish_counters(self) -> None:
+        self.counter_due = 0
+        kept = []
+        for counter in self.late_counters:
+            due = counter.publish(self.now)
+            if due >= 0:
+                kept.append(counter)
+                if self.counter_due == 0 or due < self.counter_due:
+                    self.counter_due = due
+        self.late_counters = kept
+
+    def _note_deadline(self, qp: QueuePair) -> None:
+        due = qp.next_deadline()
+        if due != 0 and (self.timer_due == 0 or due < self.timer_due):
+            self.timer_due = due
+
+    def _run_timers(self) -> None:
+        self.timer_due = 0
+        for qp in list(self.live):
+            due = qp.next_deadline()
+            if due != 0 and self.now >= due:
+                qp.on_timer(self.now)
+            self._note_deadline(qp)
+
+    # -- control
+
+    def enter_qp(self, qp: QueuePair) -> int:
+        """Gives a new queue pair its number: a slot of the table, under a tag that changes with each use."""
+        self.enter("queue pair", self.options.max_qp)
+        if self.free_qps:
+            index = self.free_qps.pop(0)
+        else:
+            index = len(self.table)
+            if index >= QP_SLOTS:
+                self.leave("queue pair")
+                raise PyverbsRDMAError(f"all {QP_SLOTS} queue pair numbers are in use", errno.ENOMEM)
+            self.table.append(None)
+        self.qp_tag = (self.qp_tag + 1) & 0xFF
+        self.table[index] = qp
+        self.live.append(qp)
+        return (self.qp_tag << 16) | index
+
+    def remove_qp(self, qp: QueuePair) -> None:
+        """A queue pair is gone: its number finds nothing."""
+        index = qp.qp_num % QP_SLOTS
+        self.table[index] = None
+        self.free_qps.append(index)
+        self.live.remove(qp)
+        if qp.scheduled:
+            self.ready.remove(qp)
+            qp.scheduled = False
+        self.leave("queue pair")
+
+    def path_to(self, vector: AddressVector) -> Path:
+        """The path to an address vector.
+
+        :raises PyverbsRDMAError: EINVAL where it is not an address that this port can send to
+        """
+        gids = self.link.gids
+        if not vector.is_global:
+            raise PyverbsRDMAError("ah_attr.is_global=0: RoCE addresses peers by GID and needs a GRH", errno.EINVAL)
+        if vector.port_num != 1:
+            raise PyverbsRDMAError(f"ah_attr.port_num={vector.port_num}: the device has port 1", errno.EINVAL)
+        if not 0 <= vector.sgid_index < len(gids):
+            raise PyverbsRDMAError(
+                f"sgid_index={vector.sgid_index}: the GID table has {len(gids)} entries, from 0", errno.EINVAL
+            )
+        source = gids[vector.sgid_index]
+        if is_ipv4(source) != is_ipv4(vector.dgid):
+            raise PyverbsRDMAError(
+                f"dgid {gid_name(vector.dgid)} and the GID at sgid_index {vector.sgid_index}, {gid_name(source)}, "
+                "are not of one IP version", errno.EINVAL
+            )
+        try:
+            route = self.link.route(
+                vector.sgid_index, vector.dgid, vector.flow_label, vector.traffic_class, vector.hop_limit
+            )
+        except OSError as error:
+            raise PyverbsRDMAError(f"no route to {gid_name(vector.dgid)}: {error}", errno.EINVAL) from error
+        local = vector.dgid in gids and not self.link.loops_back
+        nearby = vector.dgid in gids or ipaddress.IPv6Address(vector.dgid).is_loopback
+        mapped = ipaddress.IPv6Address(vector.dgid).ipv4_mapped
+        if mapped is not None and mapped.is_loopback:
+            nearby = True
+        icrc = IcrcPath(source, vector.dgid, self.link.source_ports[vector.sgid_index])
+        return Path(route, icrc, local, nearby, self.link.identification_step)
+
+    def fail(self, reason: str) -> None:
+        """Ends the port: from now on every poll raises ``reason``."""
+        self.failure = reason
+
+    def stats(self) -> dict[str, int]:
+        """Counts since the start: frames in and out, drops by cause, duplicates and retransmissions of live QPs."""
+        result = {
+            "frames_sent": self.egress.frames,
+            "frames_received": self.received,
+            "bytes_received": self.bytes_received,
+            "duplicates": sum([qp.responder.duplicates for qp in self.live]),
+            "retransmissions": sum([qp.requester.retransmissions for qp in self.live]),
+        }
+        for index in range(len(_DROPS)):
+            result["dropped_" + _DROPS[index]] = self.drops[index]
+        return result
+
+
+def largest_mtu(payload: int) -> int:
+    """``enum ibv_mtu`` of the largest RoCE MTU whose frames fit ``payload`` bytes of UDP."""
+    mtu = 5
+    while mtu > 1 and (128 << mtu) + ROOM_FOR_HEADERS > payload:
+        mtu -= 1
+    return mtu
+
+
+def is_ipv4(gid: bytes) -> bool:
+    """Whether a GID is an IPv4-mapped address."""
+    return gid[:12] == bytes(10) + b"\xff\xff"
+
+
+def gid_name(gid: bytes) -> str:
+    """A GID as people write it."""
+    address = ipaddress.IPv6Address(gid)
+    return str(address.ipv4_mapped or address)

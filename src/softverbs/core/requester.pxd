@@ -1,0 +1,201 @@
+cimport cython
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
+from softverbs.core.completion cimport CompCntr, CompletionQueue, complete
+from softverbs.core.connection cimport Connection
+from softverbs.core.constants cimport (
+    ACCESS_LOCAL_WRITE,
+    SEND_FENCE,
+    SEND_INLINE,
+    SEND_SIGNALED,
+    SEND_SOLICITED,
+    WC_BAD_RESP_ERR,
+    WC_BIND_MW,
+    WC_COMP_SWAP,
+    WC_FETCH_ADD,
+    WC_LOC_PROT_ERR,
+    WC_LOCAL_INV,
+    WC_MW_BIND_ERR,
+    WC_RDMA_READ,
+    WC_RDMA_WRITE,
+    WC_REM_ACCESS_ERR,
+    WC_REM_INV_REQ_ERR,
+    WC_REM_OP_ERR,
+    WC_RETRY_EXC_ERR,
+    WC_RNR_RETRY_EXC_ERR,
+    WC_SEND,
+    WC_SUCCESS,
+    WC_WR_FLUSH_ERR,
+    WR_ATOMIC_CMP_AND_SWP,
+    WR_ATOMIC_FETCH_AND_ADD,
+    WR_BIND_MW,
+    WR_LOCAL_INV,
+    WR_RDMA_READ,
+    WR_RDMA_WRITE,
+    WR_RDMA_WRITE_WITH_IMM,
+    WR_SEND,
+    WR_SEND_WITH_IMM,
+    WR_SEND_WITH_INV,
+)
+from softverbs.core.egress cimport Egress
+from softverbs.core.headers cimport (
+    AETH_KIND,
+    AETH_NAK,
+    AETH_RNR,
+    AETH_VALUE,
+    NAK_INVALID_REQUEST,
+    NAK_PSN_SEQUENCE,
+    NAK_REMOTE_ACCESS,
+    aeth_syndrome,
+    atomic_ack_original,
+    put_atomic_eth,
+    put_bth,
+    put_ieth,
+    put_imm,
+    put_reth,
+    rnr_timer_ns,
+)
+from softverbs.core.memory cimport Block, copy, fill, load8, load16, load32, load64, store8, store32, store64
+from softverbs.core.opcodes cimport (
+    BTH_LENGTH,
+    LAST,
+    ONLY,
+    RC_COMPARE_SWAP,
+    RC_FETCH_ADD,
+    RC_RDMA_READ_REQUEST,
+    RC_RDMA_WRITE_FIRST,
+    RC_RDMA_WRITE_LAST,
+    RC_RDMA_WRITE_LAST_WITH_IMMEDIATE,
+    RC_RDMA_WRITE_MIDDLE,
+    RC_RDMA_WRITE_ONLY,
+    RC_RDMA_WRITE_ONLY_WITH_IMMEDIATE,
+    RC_SEND_FIRST,
+    RC_SEND_LAST,
+    RC_SEND_LAST_WITH_IMMEDIATE,
+    RC_SEND_LAST_WITH_INVALIDATE,
+    RC_SEND_MIDDLE,
+    RC_SEND_ONLY,
+    RC_SEND_ONLY_WITH_IMMEDIATE,
+    RC_SEND_ONLY_WITH_INVALIDATE,
+)
+from softverbs.core.psn cimport add, diff
+from softverbs.core.regions cimport MemoryRegion
+from softverbs.core.rings cimport (
+    SQ_COMPARE_ADD,
+    SQ_FIRST_PSN,
+    SQ_FLAGS,
+    SQ_IMM,
+    SQ_LAST_PSN,
+    SQ_LENGTH,
+    SQ_NUM_SGE,
+    SQ_OPCODE,
+    SQ_REMOTE_ADDRESS,
+    SQ_RESPONSES,
+    SQ_RKEY,
+    SQ_SGES,
+    SQ_STATE,
+    SQ_SWAP,
+    SQ_WR_ID,
+    WQE_POSTED,
+    WQE_STARTED,
+    Ring,
+)
+
+cdef int PACKET_COST
+cdef int ACK_EVERY
+cdef int RNR_RETRY_FOREVER
+cdef int ATOMIC_SIZE
+cdef int MAX_HEADERS
+
+cdef class Requester:
+    cdef Connection connection
+    cdef Ring sq
+    cdef CompletionQueue cq
+    cdef readonly uint32_t max_window
+    cdef public CompCntr send_counter
+    cdef public CompCntr write_counter
+    cdef public CompCntr read_counter
+    cdef Block scratch
+    cdef readonly int64_t timeout
+    cdef readonly int retry_count
+    cdef readonly int rnr_retry_count
+    cdef readonly int max_reads
+    cdef public bint draining
+    cdef readonly uint64_t retransmissions
+    cdef readonly uint32_t psn
+    cdef readonly uint32_t una
+    cdef readonly uint32_t top
+    cdef readonly uint64_t cursor
+    cdef uint64_t offset
+    cdef readonly uint64_t in_flight
+    cdef readonly uint64_t window
+    cdef int64_t head_acked
+    cdef int unasked
+    cdef readonly int reads
+    cdef bint gap
+    cdef readonly int64_t deadline
+    cdef readonly int64_t rnr_until
+    cdef int retries_left
+    cdef int rnr_retries_left
+    cdef int64_t last_heard
+    cdef bint doomed
+    cdef uint64_t doom_index
+    cdef int doom_status
+    cdef object doom_reason
+    cdef readonly bint failed
+    cdef readonly object failure
+
+    cpdef reset(self, uint32_t psn)
+    cpdef configure(self, int64_t timeout, int retry_count, int rnr_retry_count, int max_reads)
+    @cython.locals(sq=Ring, slot=uintptr_t, address=uintptr_t)
+    cdef int pump(self, Egress egress, int64_t now) except -1
+    @cython.locals(opcode=int, flags=int, reading=bint, right=uint32_t, packets=uint32_t, length=uint32_t)
+    cdef bint _start(self, uintptr_t slot) except -1
+    @cython.locals(connection=Connection)
+    cdef bint _perform_locally(self, uintptr_t slot, int opcode) except -1
+    @cython.locals(connection=Connection, window=MemoryRegion, region=MemoryRegion)
+    cdef object _bind(self, uintptr_t slot)
+    @cython.locals(opcode=int, length=uint32_t)
+    cdef void _emit(self, uintptr_t slot, uintptr_t address, Egress egress, int64_t now) except *
+    @cython.locals(connection=Connection, first=uint32_t, done=uint32_t, skip=uint64_t, length=uint32_t)
+    cdef uint32_t _emit_read(self, uintptr_t slot, uintptr_t address) except? 0
+    @cython.locals(connection=Connection, va=uint64_t, rkey=uint32_t, operand=uint64_t)
+    cdef uint32_t _emit_atomic(self, uintptr_t slot, int opcode, uintptr_t address) except? 0
+    @cython.locals(connection=Connection, total=uint64_t, part=uint64_t, last=bint, code=int, at=uintptr_t, flags=int, pad=int, ask=bint, solicited=bint)
+    cdef uint32_t _emit_payload(self, uintptr_t slot, int opcode, uintptr_t address) except? 0
+    @cython.locals(syndrome=int, kind=int)
+    cdef void on_acknowledge(self, uint32_t psn, uintptr_t aeth, int64_t now) except *
+    cdef void _on_rnr(self, uint32_t psn, int timer, int64_t now) except *
+    @cython.locals(status=int)
+    cdef void _on_nak(self, uint32_t psn, int syndrome) except *
+    @cython.locals(slot=uintptr_t, mtu=uint64_t, done=uint64_t, rest=uint64_t, last=bint)
+    cdef void on_read_response(self, uint32_t kind, uint32_t psn, uintptr_t payload, uint32_t length, int64_t now) except *
+    @cython.locals(slot=uintptr_t)
+    cdef void on_atomic_acknowledge(self, uint32_t psn, uintptr_t original, int64_t now) except *
+    @cython.locals(slot=uintptr_t, opcode=int)
+    cdef uintptr_t _awaited(self, uint32_t psn, int64_t now) except? 0
+    @cython.locals(sq=Ring, slot=uintptr_t, opcode=int, last=uint32_t)
+    cdef void _advance(self, uint32_t psn, int64_t now) except *
+    @cython.locals(fresh=int64_t, amount=int64_t, payload=int64_t, mtu=int64_t)
+    cdef void _credit(self, int64_t length, int64_t packets) except *
+    cdef void _give_back(self, uint64_t amount) noexcept
+    cdef void _progress(self, uint32_t una, int64_t now) noexcept
+    cdef void _skip_ahead(self) noexcept
+    @cython.locals(slot=uintptr_t, opcode=int)
+    cdef void _retire(self) except *
+    @cython.locals(listed=bint, length=uint32_t)
+    cdef void _complete_head(self, uintptr_t slot, int opcode, int status, object reason) except *
+    cdef CompCntr _counter(self, int opcode)
+    cdef void _lost(self, object what) except *
+    @cython.locals(slot=uintptr_t, opcode=int)
+    cdef void _rewind(self) noexcept
+    cpdef int64_t next_deadline(self) noexcept
+    cpdef void on_timer(self, int64_t now) except *
+    cdef void _doom(self, int status, object reason) except *
+    @cython.locals(slot=uintptr_t)
+    cdef void _fail(self, int status, object reason) except *
+    @cython.locals(slot=uintptr_t)
+    cpdef void flush(self, object reason) except *
+
+cdef bint is_atomic(int opcode) noexcept
+cdef int wire_opcode(int opcode, bint first, bint last) noexcept
+cdef int completion_opcode(int opcode) noexcept

@@ -1,0 +1,689 @@
+"""The requester of a reliable queue pair: work requests become packets, answers become completions.
+
+Owner: the queue pair, which calls it and looks at ``failed`` afterwards. Rules (IBA 9.7.3 to 9.7.5, 9.7.7):
+
+* PSNs: ``una`` is the oldest that is not acknowledged, ``psn`` the next to send, ``top`` the next never sent.
+  They differ by less than half of the 24-bit circle.
+* Work requests retire from the head of the send queue, in order, each by ``complete``.
+* A loss is noticed by a NAK, by a response that is missing before another, or by time; then everything from
+  ``una`` on is sent again, a READ from its first missing response.
+* What is on the way is bounded by a window that halves on loss and grows with acknowledgements: UDP drops what a
+  socket cannot hold, and nothing else would slow us.
+"""
+
+try:
+    import cython
+except ImportError:
+    from softverbs import _cython as cython
+
+if not cython.compiled:
+    from softverbs.core.completion import CompCntr, CompletionQueue, complete
+    from softverbs.core.connection import Connection
+    from softverbs.core.constants import (
+        ACCESS_LOCAL_WRITE,
+        SEND_FENCE,
+        SEND_INLINE,
+        SEND_SIGNALED,
+        SEND_SOLICITED,
+        WC_BAD_RESP_ERR,
+        WC_BIND_MW,
+        WC_COMP_SWAP,
+        WC_FETCH_ADD,
+        WC_LOC_PROT_ERR,
+        WC_LOCAL_INV,
+        WC_MW_BIND_ERR,
+        WC_RDMA_READ,
+        WC_RDMA_WRITE,
+        WC_REM_ACCESS_ERR,
+        WC_REM_INV_REQ_ERR,
+        WC_REM_OP_ERR,
+        WC_RETRY_EXC_ERR,
+        WC_RNR_RETRY_EXC_ERR,
+        WC_SEND,
+        WC_SUCCESS,
+        WC_WR_FLUSH_ERR,
+        WR_ATOMIC_CMP_AND_SWP,
+        WR_ATOMIC_FETCH_AND_ADD,
+        WR_BIND_MW,
+        WR_LOCAL_INV,
+        WR_RDMA_READ,
+        WR_RDMA_WRITE,
+        WR_RDMA_WRITE_WITH_IMM,
+        WR_SEND,
+        WR_SEND_WITH_IMM,
+        WR_SEND_WITH_INV,
+    )
+    from softverbs.core.egress import Egress
+    from softverbs.core.headers import (
+        AETH_KIND,
+        AETH_NAK,
+        AETH_RNR,
+        AETH_VALUE,
+        NAK_INVALID_REQUEST,
+        NAK_PSN_SEQUENCE,
+        NAK_REMOTE_ACCESS,
+        aeth_syndrome,
+        atomic_ack_original,
+        put_atomic_eth,
+        put_bth,
+        put_ieth,
+        put_imm,
+        put_reth,
+        rnr_timer_ns,
+    )
+    from softverbs.core.memory import Block, copy, fill, load8, load16, load32, load64, store8, store32, store64
+    from softverbs.core.opcodes import (
+        BTH_LENGTH,
+        LAST,
+        ONLY,
+        RC_COMPARE_SWAP,
+        RC_FETCH_ADD,
+        RC_RDMA_READ_REQUEST,
+        RC_RDMA_WRITE_FIRST,
+        RC_RDMA_WRITE_LAST,
+        RC_RDMA_WRITE_LAST_WITH_IMMEDIATE,
+        RC_RDMA_WRITE_MIDDLE,
+        RC_RDMA_WRITE_ONLY,
+        RC_RDMA_WRITE_ONLY_WITH_IMMEDIATE,
+        RC_SEND_FIRST,
+        RC_SEND_LAST,
+        RC_SEND_LAST_WITH_IMMEDIATE,
+        RC_SEND_LAST_WITH_INVALIDATE,
+        RC_SEND_MIDDLE,
+        RC_SEND_ONLY,
+        RC_SEND_ONLY_WITH_IMMEDIATE,
+        RC_SEND_ONLY_WITH_INVALIDATE,
+    )
+    from softverbs.core.psn import add, diff
+    from softverbs.core.regions import MemoryRegion
+    from softverbs.core.rings import (
+        SQ_COMPARE_ADD,
+        SQ_FIRST_PSN,
+        SQ_FLAGS,
+        SQ_IMM,
+        SQ_LAST_PSN,
+        SQ_LENGTH,
+        SQ_NUM_SGE,
+        SQ_OPCODE,
+        SQ_REMOTE_ADDRESS,
+        SQ_RESPONSES,
+        SQ_RKEY,
+        SQ_SGES,
+        SQ_STATE,
+        SQ_SWAP,
+        SQ_WR_ID,
+        WQE_POSTED,
+        WQE_STARTED,
+        Ring,
+    )
+
+#: What a packet costs the window beside its payload, bytes: headers, and the kernel's accounting.
+PACKET_COST = 64
+#: An acknowledgement is asked for at least this often, packets.
+ACK_EVERY = 16
+RNR_RETRY_FOREVER = 7  # IBA 9.7.5.2.8
+ATOMIC_SIZE = 8
+MAX_HEADERS = 40
+
+
+class Requester:
+    """Sends the work requests of one queue pair and retires them."""
+
+    def __init__(self, connection: Connection, sq: Ring, cq: CompletionQueue, window: int) -> None:
+        """
+        :param connection: numbers, path and memory of the queue pair
+        :param sq: its send queue
+        :param cq: where its work requests complete
+        :param window: most bytes on the way
+        """
+        self.connection = connection
+        self.sq = sq
+        self.cq = cq
+        self.max_window = window
+        self.send_counter: CompCntr | None = None
+        self.write_counter: CompCntr | None = None
+        self.read_counter: CompCntr | None = None
+        self.scratch = Block(ATOMIC_SIZE)
+        self.timeout = 0
+        self.retry_count = 0
+        self.rnr_retry_count = 0
+        self.max_reads = 0
+        self.draining = False
+        self.retransmissions = 0
+        self.reset(0)
+
+    def reset(self, psn: int) -> None:
+        """Forgets everything that was sent; ``psn`` is the first to be sent."""
+        self.psn = psn
+        self.una = psn
+        self.top = psn
+        self.cursor = self.sq.tail
+        self.sq.head = self.sq.tail
+        self.offset = 0
+        self.in_flight = 0
+        self.window = self.max_window // 2
+        self.head_acked = 0
+        self.unasked = 0
+        self.reads = 0
+        self.gap = False
+        self.deadline = 0
+        self.rnr_until = 0
+        self.retries_left = self.retry_count
+        self.rnr_retries_left = self.rnr_retry_count
+        self.last_heard = 0
+        self.doomed = False
+        self.doom_index = 0
+        self.doom_status = 0
+        self.doom_reason: str | None = None
+        self.failed = False
+        #: Why, in words.
+        self.failure: str | None = None
+
+    def configure(self, timeout: int, retry_count: int, rnr_retry_count: int, max_reads: int) -> None:
+        """Takes the attributes of modify_qp.
+
+        :param timeout: ns until an answer is missed, 0 for never
+        :param retry_count: how often a request is sent again without an answer
+        :param rnr_retry_count: the same after RNR NAKs; 7: for ever
+        :param max_reads: READs and atomics that may be outstanding
+        """
+        self.timeout = timeout
+        self.retry_count = retry_count
+        self.rnr_retry_count = rnr_retry_count
+        self.max_reads = max_reads
+        self.retries_left = retry_count
+        self.rnr_retries_left = rnr_retry_count
+
+    # -- sending
+
+    def pump(self, egress: Egress, now: int) -> int:
+        """Sends what may be sent. 1 where the arena is full and more is to come, else 0."""
+        sq = self.sq
+        while self.cursor < sq.tail and not self.failed and not self.doomed:
+            if self.rnr_until != 0:
+                return 0
+            slot = sq.slot(self.cursor)
+            if load32(slot + SQ_STATE) == WQE_POSTED and not self._start(slot):
+                return 0
+            if load32(slot + SQ_STATE) == WQE_POSTED:
+                continue  # a local operation: done and gone
+            if self.in_flight >= self.window:
+                return 0
+            address = egress.room(MAX_HEADERS + self.connection.mtu)
+            if address == 0:
+                return 1
+            self._emit(slot, address, egress, now)
+        return 0
+
+    def _start(self, slot: int) -> bool:
+        """Admits a work request to the wire, or performs it if it is local; False: not now, or never."""
+        opcode = load8(slot + SQ_OPCODE)
+        if self.draining:
+            return False
+        if opcode == WR_LOCAL_INV or opcode == WR_BIND_MW:
+            return self._perform_locally(slot, opcode)
+        reading = opcode == WR_RDMA_READ or is_atomic(opcode)
+        flags = load8(slot + SQ_FLAGS)
+        if self.reads > 0 and (flags & SEND_FENCE or reading and self.reads >= self.max_reads):
+            return False
+        if not flags & SEND_INLINE:
+            right = ACCESS_LOCAL_WRITE if reading else 0
+            if not self.connection.check(slot + SQ_SGES, load16(slot + SQ_NUM_SGE), right):
+                self._doom(WC_LOC_PROT_ERR, self.connection.fault)
+                return False
+        length = load32(slot + SQ_LENGTH)
+        packets = 1
+        if length > self.connection.mtu and not is_atomic(opcode):
+            packets = (length + self.connection.mtu - 1) // self.connection.mtu
+        store32(slot + SQ_FIRST_PSN, self.psn)
+        store32(slot + SQ_LAST_PSN, add(self.psn, packets - 1))
+        store32(slot + SQ_RESPONSES, 0)
+        store32(slot + SQ_STATE, WQE_STARTED)
+        if reading:
+            self.reads += 1
+        return True
+
+    def _perform_locally(self, slot: int, opcode: int) -> bool:
+        """LOCAL_INV and BIND_MW: when everything before them is complete (IBA 10.8.3.3)."""
+        if self.cursor != self.sq.head:
+            return False
+        connection = self.connection
+        if opcode == WR_LOCAL_INV:
+            refusal = connection.regions.invalidate(load32(slot + SQ_IMM), connection.pd, connection.qp_num)
+        else:
+            refusal = self._bind(slot)
+        if refusal:
+            self._doom(WC_MW_BIND_ERR, refusal)
+            return False
+        self.cursor += 1
+        self._retire()
+        return True
+
+    def _bind(self, slot: int) -> str:
+        connection = self.connection
+        window = connection.regions.find(load32(slot + SQ_RKEY))
+        region = connection.regions.find(load32(slot + SQ_SWAP))
+        if window is None or region is None:
+            return "the memory window or the memory region to bind is gone"
+        return connection.regions.bind(
+            window, region, load64(slot + SQ_REMOTE_ADDRESS), load64(slot + SQ_COMPARE_ADD), load32(slot + SQ_SWAP + 4),
+            load32(slot + SQ_IMM), connection.qp_num,
+        )
+
+    def _emit(self, slot: int, address: int, egress: Egress, now: int) -> None:
+        """Writes the next packet of a work request."""
+        opcode = load8(slot + SQ_OPCODE)
+        if opcode == WR_RDMA_READ:
+            length = self._emit_read(slot, address)
+        elif is_atomic(opcode):
+            length = self._emit_atomic(slot, opcode, address)
+        else:
+            length = self._emit_payload(slot, opcode, address)
+        if length == 0:
+            return
+        egress.commit(self.connection.path, length)
+        if diff(self.psn, self.top) > 0:
+            self.top = self.psn
+        else:
+            self.retransmissions += 1
+        if self.deadline == 0 and self.timeout != 0:
+            self.deadline = now + self.timeout
+
+    def _emit_read(self, slot: int, address: int) -> int:
+        connection = self.connection
+        first = load32(slot + SQ_FIRST_PSN)
+        done = load32(slot + SQ_RESPONSES)
+        skip = done * connection.mtu
+        length = load32(slot + SQ_LENGTH) - skip
+        self.psn = add(first, done)
+        put_bth(address, RC_RDMA_READ_REQUEST, 0, 0, connection.pkey, connection.dest_qp_num, 1, self.psn)
+        put_reth(address + BTH_LENGTH, load64(slot + SQ_REMOTE_ADDRESS) + skip, load32(slot + SQ_RKEY), length)
+        self.psn = add(load32(slot + SQ_LAST_PSN), 1)
+        self.in_flight += length + PACKET_COST
+        self.unasked = 0
+        self.cursor += 1
+        return BTH_LENGTH + 16
+
+    def _emit_atomic(self, slot: int, opcode: int, address: int) -> int:
+        connection = self.connection
+        va = load64(slot + SQ_REMOTE_ADDRESS)
+        rkey = load32(slot + SQ_RKEY)
+        operand = load64(slot + SQ_COMPARE_ADD)
+        if opcode == WR_ATOMIC_CMP_AND_SWP:
+            put_bth(address, RC_COMPARE_SWAP, 0, 0, connection.pkey, connection.dest_qp_num, 1, self.psn)
+            put_atomic_eth(address + BTH_LENGTH, va, rkey, load64(slot + SQ_SWAP), operand)
+        else:
+            put_bth(address, RC_FETCH_ADD, 0, 0, connection.pkey, connection.dest_qp_num, 1, self.psn)
+            put_atomic_eth(address + BTH_LENGTH, va, rkey, operand, 0)
+        self.psn = add(self.psn, 1)
+        self.in_flight += PACKET_COST
+        self.unasked = 0
+        self.cursor += 1
+        return BTH_LENGTH + 28
+
+    def _emit_payload(self, slot: int, opcode: int, address: int) -> int:
+        """A packet of a SEND or a WRITE; its length, or 0 where the application's memory is gone."""
+        connection = self.connection
+        total = load32(slot + SQ_LENGTH)
+        part = total - self.offset
+        last = part <= connection.mtu
+        if not last:
+            part = connection.mtu
+        code = wire_opcode(opcode, self.offset == 0, last)
+        at = address + BTH_LENGTH
+        if code == RC_RDMA_WRITE_FIRST or code == RC_RDMA_WRITE_ONLY or code == RC_RDMA_WRITE_ONLY_WITH_IMMEDIATE:
+            put_reth(at, load64(slot + SQ_REMOTE_ADDRESS), load32(slot + SQ_RKEY), total)
+            at += 16
+        if last and (opcode == WR_SEND_WITH_IMM or opcode == WR_RDMA_WRITE_WITH_IMM):
+            put_imm(at, load32(slot + SQ_IMM))
+            at += 4
+        elif last and opcode == WR_SEND_WITH_INV:
+            put_ieth(at, load32(slot + SQ_IMM))
+            at += 4
+        flags = load8(slot + SQ_FLAGS)
+        if flags & SEND_INLINE:
+            copy(at, slot + SQ_SGES + self.offset, part)
+        elif not connection.gather(slot + SQ_SGES, load16(slot + SQ_NUM_SGE), self.offset, part, at):
+            self._doom(WC_LOC_PROT_ERR, connection.fault)
+            return 0
+        pad = -part & 3
+        if pad:
+            fill(at + part, 0, pad)
+        self.in_flight += part + PACKET_COST
+        self.unasked += 1
+        ask = last or self.unasked >= ACK_EVERY or self.in_flight >= self.window
+        if ask:
+            self.unasked = 0
+        solicited = last and flags & SEND_SOLICITED != 0
+        put_bth(address, code, solicited, pad, connection.pkey, connection.dest_qp_num, ask, self.psn)
+        self.psn = add(self.psn, 1)
+        self.offset += part
+        if last:
+            self.offset = 0
+            self.cursor += 1
+        return at + part + pad - address
+
+    # -- answers
+
+    def on_acknowledge(self, psn: int, aeth: int, now: int) -> None:
+        """An ACK or a NAK (IBA 9.7.5.1.2, 9.7.5.2)."""
+        if diff(psn, self.una) < 0 or diff(psn, self.top) >= 0:
+            return  # of the past, or of what was never sent
+        syndrome = aeth_syndrome(aeth)
+        kind = syndrome & AETH_KIND
+        if kind == AETH_RNR:
+            self._advance(add(psn, -1), now)
+            self._on_rnr(psn, syndrome & AETH_VALUE, now)
+        elif kind == AETH_NAK:
+            self._advance(add(psn, -1), now)
+            self._on_nak(psn, syndrome)
+        elif kind == 0:
+            self._advance(psn, now)
+            self._skip_ahead()
+
+    def _on_rnr(self, psn: int, timer: int, now: int) -> None:
+        if diff(psn, self.una) != 0 or self.failed or self.sq.head == self.sq.tail:
+            return
+        if self.rnr_retry_count != RNR_RETRY_FOREVER:
+            if self.rnr_retries_left == 0:
+                self._fail(
+                    WC_RNR_RETRY_EXC_ERR,
+                    f"{self.connection.peer_name} had no receive posted for PSN {psn:#x}; tried {self.rnr_retry_count + 1} times",
+                )
+                return
+            self.rnr_retries_left -= 1
+        self._rewind()
+        self.deadline = 0
+        self.rnr_until = now + rnr_timer_ns(timer)
+
+    def _on_nak(self, psn: int, syndrome: int) -> None:
+        if diff(psn, self.una) != 0 or self.failed or self.sq.head == self.sq.tail:
+            return
+        if syndrome == NAK_PSN_SEQUENCE:
+            self._lost("it misses a packet")
+            return
+        status = WC_REM_OP_ERR
+        if syndrome == NAK_INVALID_REQUEST:
+            status = WC_REM_INV_REQ_ERR
+        elif syndrome == NAK_REMOTE_ACCESS:
+            status = WC_REM_ACCESS_ERR
+        self._fail(status, self._refusal(psn, syndrome))
+
+    def on_read_response(self, kind: int, psn: int, payload: int, length: int, now: int) -> None:
+        """A READ response; ``kind``: FIRST, MIDDLE, LAST or ONLY (IBA 9.7.5.1.4)."""
+        slot = self._awaited(psn, now)
+        if slot == 0:
+            return
+        if load8(slot + SQ_OPCODE) != WR_RDMA_READ:
+            self._fail(WC_BAD_RESP_ERR, f"{self.connection.peer_name} answered an atomic (PSN {psn:#x}) with READ data")
+            return
+        mtu = self.connection.mtu
+        done = load32(slot + SQ_RESPONSES)
+        rest = load32(slot + SQ_LENGTH) - done * mtu
+        last = psn == load32(slot + SQ_LAST_PSN)
+        if last != (kind & (LAST | ONLY) != 0) or length != (rest if last else mtu):
+            self._fail(
+                WC_BAD_RESP_ERR,
+                f"{self.connection.peer_name} sent a READ response of {length} bytes at PSN {psn:#x}; {rest} were due",
+            )
+            return
+        if not self.connection.scatter(slot + SQ_SGES, load16(slot + SQ_NUM_SGE), done * mtu, length, payload):
+            self._fail(WC_LOC_PROT_ERR, self.connection.fault)
+            return
+        store32(slot + SQ_RESPONSES, done + 1)
+        self._progress(add(psn, 1), now)
+        self._give_back(length)
+        if last:
+            self._retire()
+            self._skip_ahead()
+
+    def on_atomic_acknowledge(self, psn: int, original: int, now: int) -> None:
+        """The answer to an atomic; ``original``: address of the value in network order (IBA 9.4.5)."""
+        slot = self._awaited(psn, now)
+        if slot == 0:
+            return
+        if not is_atomic(load8(slot + SQ_OPCODE)):
+            self._fail(WC_BAD_RESP_ERR, f"{self.connection.peer_name} answered a READ (PSN {psn:#x}) with an atomic ACK")
+            return
+        store64(self.scratch.address, atomic_ack_original(original))
+        if not self.connection.scatter(slot + SQ_SGES, load16(slot + SQ_NUM_SGE), 0, ATOMIC_SIZE, self.scratch.address):
+            self._fail(WC_LOC_PROT_ERR, self.connection.fault)
+            return
+        store32(slot + SQ_RESPONSES, 1)
+        self._progress(add(psn, 1), now)
+        self._retire()
+        self._skip_ahead()
+
+    def _awaited(self, psn: int, now: int) -> int:
+        """The slot of the READ or atomic that waits for ``psn``; 0 where the response is old, early or unasked."""
+        if diff(psn, self.una) < 0 or diff(psn, self.top) >= 0:
+            return 0
+        self._advance(add(psn, -1), now)  # a response acknowledges what was before it
+        if self.failed or diff(psn, self.una) != 0 or self.sq.head >= self.sq.tail:
+            return 0
+        slot = self.sq.slot(self.sq.head)
+        opcode = load8(slot + SQ_OPCODE)
+        if load32(slot + SQ_STATE) != WQE_STARTED or not (opcode == WR_RDMA_READ or is_atomic(opcode)):
+            return 0
+        return slot
+
+    def _advance(self, psn: int, now: int) -> None:
+        """Takes everything up to ``psn`` as acknowledged, but for READs and atomics whose response is missing."""
+        sq = self.sq
+        while not self.failed and sq.head < sq.tail and diff(psn, self.una) >= 0:
+            slot = sq.slot(sq.head)
+            if load32(slot + SQ_STATE) != WQE_STARTED:
+                return
+            opcode = load8(slot + SQ_OPCODE)
+            last = load32(slot + SQ_LAST_PSN)
+            if opcode == WR_RDMA_READ or is_atomic(opcode):
+                if not self.gap:
+                    self.gap = True
+                    self._lost("a response of it is missing")
+                return
+            if diff(last, psn) > 0:
+                self._credit(load32(slot + SQ_LENGTH), diff(psn, load32(slot + SQ_FIRST_PSN)) + 1)
+                self._progress(add(psn, 1), now)
+                return
+            self._credit(load32(slot + SQ_LENGTH), diff(last, load32(slot + SQ_FIRST_PSN)) + 1)
+            self._progress(add(last, 1), now)
+            self._retire()
+
+    def _credit(self, length: int, packets: int) -> None:
+        """Gives back to the window what the packets of the head that are now acknowledged had taken."""
+        fresh = packets - self.head_acked
+        if fresh <= 0:
+            return
+        mtu = self.connection.mtu
+        amount = fresh * PACKET_COST
+        payload = length - self.head_acked * mtu
+        if payload > fresh * mtu:
+            payload = fresh * mtu
+        amount += payload
+        self._give_back(amount)
+        self.head_acked = packets
+
+    def _give_back(self, amount: int) -> None:
+        if amount > self.in_flight:
+            amount = self.in_flight
+        self.in_flight -= amount
+
+    def _progress(self, una: int, now: int) -> None:
+        """The peer has answered: ``una`` is what is missing next."""
+        self.una = una
+        self.gap = False
+        self.last_heard = now
+        self.retries_left = self.retry_count
+        self.rnr_retries_left = self.rnr_retry_count
+        self.deadline = 0
+        if self.timeout != 0 and diff(self.top, una) > 0:
+            self.deadline = now + self.timeout
+        if self.window < self.max_window:
+            self.window += self.connection.mtu
+
+    def _skip_ahead(self) -> None:
+        """After a rewind, late answers may acknowledge what was about to be sent again: go on behind it."""
+        if diff(self.una, self.psn) > 0:
+            self._rewind()
+
+    def _retire(self) -> None:
+        """The head of the send queue is done."""
+        slot = self.sq.slot(self.sq.head)
+        opcode = load8(slot + SQ_OPCODE)
+        if opcode == WR_RDMA_READ or is_atomic(opcode):
+            self.reads -= 1
+            self._give_back(PACKET_COST)
+        self._complete_head(slot, opcode, WC_SUCCESS, None)
+
+    def _complete_head(self, slot: int, opcode: int, status: int, reason: str | None) -> None:
+        listed = load8(slot + SQ_FLAGS) & SEND_SIGNALED != 0
+        length = load32(slot + SQ_LENGTH)
+        self.sq.head += 1
+        self.head_acked = 0
+        if self.cursor < self.sq.head:
+            self.cursor = self.sq.head
+            self.offset = 0
+        complete(
+            self.cq, self._counter(opcode), length, listed, False, load64(slot + SQ_WR_ID), status, completion_opcode(opcode),
+            self.connection.qp_num, length, 0, 0, reason,
+        )
+        if self.doomed and not self.failed and self.sq.head == self.doom_index:
+            self._fail(self.doom_status, self.doom_reason)
+
+    def _counter(self, opcode: int) -> "CompCntr | None":
+        if opcode == WR_SEND or opcode == WR_SEND_WITH_IMM or opcode == WR_SEND_WITH_INV:
+            return self.send_counter
+        if opcode == WR_RDMA_WRITE or opcode == WR_RDMA_WRITE_WITH_IMM:
+            return self.write_counter
+        if opcode == WR_RDMA_READ or is_atomic(opcode):
+            return self.read_counter
+        return None
+
+    # -- loss, time and errors
+
+    def _lost(self, what: str) -> None:
+        """Something did not arrive: send again from ``una``, more carefully."""
+        if self.retries_left == 0:
+            self._fail(WC_RETRY_EXC_ERR, self._silence(what))
+            return
+        self.retries_left -= 1
+        self.window = max(self.window // 2, 2 * (self.connection.mtu + PACKET_COST))
+        self._rewind()
+
+    def _rewind(self) -> None:
+        """Puts the cursor on the packet ``una``."""
+        self.psn = self.una
+        self.in_flight = 0
+        self.unasked = 0
+        self.offset = 0
+        self.cursor = self.sq.head
+        while self.cursor < self.sq.tail:
+            slot = self.sq.slot(self.cursor)
+            if load32(slot + SQ_STATE) != WQE_STARTED:
+                return
+            if diff(load32(slot + SQ_LAST_PSN), self.una) >= 0:
+                opcode = load8(slot + SQ_OPCODE)
+                if opcode != WR_RDMA_READ and not is_atomic(opcode):
+                    self.offset = diff(self.una, load32(slot + SQ_FIRST_PSN)) * self.connection.mtu
+                return
+            self.cursor += 1
+
+    def next_deadline(self) -> int:
+        """When ``on_timer`` is due, ns; 0 for never."""
+        return self.rnr_until if self.rnr_until != 0 else self.deadline
+
+    def on_timer(self, now: int) -> None:
+        """Time has passed: the end of an RNR wait, or an answer that did not come (IBA 9.7.6.1.3)."""
+        if self.rnr_until != 0:
+            if now >= self.rnr_until:
+                self.rnr_until = 0
+        elif self.deadline != 0 and now >= self.deadline:
+            self.deadline = 0
+            self.gap = False
+            if diff(self.top, self.una) > 0:
+                self._lost("no answer came in time")
+
+    def _doom(self, status: int, reason: str | None) -> None:
+        """The work request at the cursor fails as soon as those before it are done."""
+        self.doomed = True
+        self.doom_index = self.cursor
+        self.doom_status = status
+        self.doom_reason = reason
+        if self.sq.head == self.doom_index:
+            self._fail(status, reason)
+
+    def _fail(self, status: int, reason: str | None) -> None:
+        """Completes the head in error; the queue pair goes to ERR when it sees ``failed``."""
+        self.failed = True
+        self.failure = reason
+        slot = self.sq.slot(self.sq.head)
+        self._complete_head(slot, load8(slot + SQ_OPCODE), status, reason)
+
+    def flush(self, reason: str) -> None:
+        """Completes everything that is left with WR_FLUSH_ERR, in order (IBA 10.3.1, ERR)."""
+        self.failed = True
+        self.deadline = 0
+        self.rnr_until = 0
+        while self.sq.head < self.sq.tail:
+            slot = self.sq.slot(self.sq.head)
+            self._complete_head(slot, load8(slot + SQ_OPCODE), WC_WR_FLUSH_ERR, reason)
+        self.cursor = self.sq.tail
+
+    def _silence(self, what: str) -> str:
+        connection = self.connection
+        heard = f"last heard at {self.last_heard} ns" if self.last_heard else "never heard"
+        return (
+            f"{connection.peer_name}: {what}; oldest PSN without an answer {self.una:#x}, sent {self.retry_count + 1} times, "
+            f"{self.timeout / 1e6:g} ms apart; the peer was {heard}"
+        )
+
+    def _refusal(self, psn: int, syndrome: int) -> str:
+        """What was asked, and what the peer says about its NAK, if it says anything."""
+        connection = self.connection
+        slot = self.sq.slot(self.sq.head)
+        asked = f"request {load8(slot + SQ_OPCODE)} of {load32(slot + SQ_LENGTH)} bytes"
+        opcode = load8(slot + SQ_OPCODE)
+        if self._counter(opcode) is not self.send_counter or opcode in (WR_RDMA_WRITE, WR_RDMA_READ):
+            end = load64(slot + SQ_REMOTE_ADDRESS) + load32(slot + SQ_LENGTH)
+            asked += f" at [{load64(slot + SQ_REMOTE_ADDRESS):#x}, {end:#x}) with rkey {load32(slot + SQ_RKEY):#x}"
+        words = connection.words if connection.words and connection.words_psn == psn else "it gives no reason"
+        return f"{connection.peer_name} refused {asked} (NAK {syndrome & 31}): {words}"
+
+
+def is_atomic(opcode: int) -> bool:
+    """Whether a work request's opcode is that of an atomic."""
+    return opcode == WR_ATOMIC_CMP_AND_SWP or opcode == WR_ATOMIC_FETCH_AND_ADD
+
+
+def wire_opcode(opcode: int, first: bool, last: bool) -> int:
+    """The BTH opcode of a packet of a SEND or WRITE."""
+    if opcode == WR_RDMA_WRITE or opcode == WR_RDMA_WRITE_WITH_IMM:
+        if not last:
+            return RC_RDMA_WRITE_FIRST if first else RC_RDMA_WRITE_MIDDLE
+        if opcode == WR_RDMA_WRITE:
+            return RC_RDMA_WRITE_ONLY if first else RC_RDMA_WRITE_LAST
+        return RC_RDMA_WRITE_ONLY_WITH_IMMEDIATE if first else RC_RDMA_WRITE_LAST_WITH_IMMEDIATE
+    if not last:
+        return RC_SEND_FIRST if first else RC_SEND_MIDDLE
+    if opcode == WR_SEND_WITH_IMM:
+        return RC_SEND_ONLY_WITH_IMMEDIATE if first else RC_SEND_LAST_WITH_IMMEDIATE
+    if opcode == WR_SEND_WITH_INV:
+        return RC_SEND_ONLY_WITH_INVALIDATE if first else RC_SEND_LAST_WITH_INVALIDATE
+    return RC_SEND_ONLY if first else RC_SEND_LAST
+
+
+def completion_opcode(opcode: int) -> int:
+    """``enum ibv_wc_opcode`` of a work request's opcode."""
+    if opcode == WR_RDMA_WRITE or opcode == WR_RDMA_WRITE_WITH_IMM:
+        return WC_RDMA_WRITE
+    if opcode == WR_RDMA_READ:
+        return WC_RDMA_READ
+    if opcode == WR_ATOMIC_CMP_AND_SWP:
+        return WC_COMP_SWAP
+    if opcode == WR_ATOMIC_FETCH_AND_ADD:
+        return WC_FETCH_ADD
+    if opcode == WR_LOCAL_INV:
+        return WC_LOCAL_INV
+    if opcode == WR_BIND_MW:
+        return WC_BIND_MW
+    return WC_SEND

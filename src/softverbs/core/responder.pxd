@@ -1,0 +1,176 @@
+cimport cython
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
+from softverbs.core.completion cimport CompCntr, CompletionQueue, complete
+from softverbs.core.connection cimport Connection
+from softverbs.core.constants cimport (
+    ACCESS_REMOTE_ATOMIC,
+    ACCESS_REMOTE_READ,
+    ACCESS_REMOTE_WRITE,
+    EVENT_QP_ACCESS_ERR,
+    EVENT_QP_FATAL,
+    EVENT_QP_REQ_ERR,
+    WC_LOC_LEN_ERR,
+    WC_LOC_PROT_ERR,
+    WC_RECV,
+    WC_RECV_RDMA_WITH_IMM,
+    WC_SUCCESS,
+    WC_WITH_IMM,
+    WC_WITH_INV,
+    WC_WR_FLUSH_ERR,
+)
+from softverbs.core.egress cimport Egress
+from softverbs.core.headers cimport (
+    AETH_ACK,
+    AETH_NO_CREDITS,
+    AETH_RNR,
+    NAK_INVALID_REQUEST,
+    NAK_PSN_SEQUENCE,
+    NAK_REMOTE_ACCESS,
+    NAK_REMOTE_OPERATION,
+    atomic_compare,
+    atomic_rkey,
+    atomic_swap_add,
+    atomic_va,
+    ieth_rkey,
+    imm,
+    put_aeth,
+    put_atomic_ack,
+    put_bth,
+    reth_length,
+    reth_rkey,
+    reth_va,
+)
+from softverbs.core.memory cimport compare_swap64, copy, fetch_add64, fill, load32, load64, view
+from softverbs.core.opcodes cimport (
+    ATOMIC,
+    BTH_LENGTH,
+    EXPLAIN,
+    FIRST,
+    IETH,
+    IMM,
+    LAST,
+    ONLY,
+    RC_ACKNOWLEDGE,
+    RC_ATOMIC_ACKNOWLEDGE,
+    RC_COMPARE_SWAP,
+    RC_RDMA_READ_RESPONSE_FIRST,
+    RC_RDMA_READ_RESPONSE_LAST,
+    RC_RDMA_READ_RESPONSE_MIDDLE,
+    RC_RDMA_READ_RESPONSE_ONLY,
+    READ,
+    RETH,
+    SEND,
+    WRITE,
+)
+from softverbs.core.psn cimport add, diff
+from softverbs.core.rings cimport RQ_LENGTH, RQ_NUM_SGE, RQ_SGES, RQ_WR_ID, Ring
+
+cdef int AETH_LENGTH
+cdef int ATOMIC_SIZE
+cdef int MAX_HEADERS
+cdef int MAX_WORDS
+cdef int PACE_START
+cdef int PACE_LEAST
+cdef int PACE_MOST
+cdef int PACE_NAP
+cdef int PACE_FULL
+
+cdef class Resource:
+    cdef uint32_t kind
+    cdef uint32_t first_psn
+    cdef uint32_t last_psn
+    cdef uint64_t va
+    cdef uint32_t rkey
+    cdef uint64_t length
+    cdef uint64_t original
+    cdef uint64_t start
+    cdef uint64_t sent
+    cdef bint queued
+    cdef bint counted
+
+cdef class Responder:
+    cdef Connection connection
+    cdef Ring rq
+    cdef CompletionQueue cq
+    cdef bint consumes
+    cdef int64_t pace_cap
+    cdef public CompCntr recv_counter
+    cdef public CompCntr remote_write_counter
+    cdef public CompCntr remote_read_counter
+    cdef public int min_rnr_timer
+    cdef public bint explains
+    cdef list resources
+    cdef readonly uint64_t duplicates
+    cdef readonly uint32_t epsn
+    cdef readonly uint32_t msn
+    cdef uint32_t message
+    cdef uint64_t placed
+    cdef uint64_t write_va
+    cdef uint32_t write_rkey
+    cdef uint64_t write_length
+    cdef bint ack_due
+    cdef int nak
+    cdef uint32_t nak_psn
+    cdef bint silent
+    cdef int64_t newest
+    cdef int queued
+    cdef int64_t pace
+    cdef int64_t tokens
+    cdef int64_t refilled
+    cdef readonly int64_t resume_at
+    cdef readonly bint failed
+    cdef readonly int event
+    cdef readonly object reason
+
+    cpdef reset(self, uint32_t psn, int max_resources)
+    cpdef drop_receives(self)
+    @cython.locals(distance=int32_t)
+    cdef void on_request(self, int opcode, uint32_t flags, uint32_t psn, uintptr_t headers, uintptr_t payload, uint32_t length, bint ask, bint solicited) except *
+    @cython.locals(mtu=uint32_t, kind=uint32_t)
+    cdef bint _fits(self, uint32_t flags, uint32_t length) noexcept
+    @cython.locals(done=bint)
+    cdef void _perform(self, int opcode, uint32_t flags, uintptr_t headers, uintptr_t payload, uint32_t length, bint ask, bint solicited) except *
+    @cython.locals(connection=Connection, slot=uintptr_t, immediate=uint32_t, wc_flags=uint32_t)
+    cdef bint _on_send(self, uint32_t flags, uintptr_t headers, uintptr_t payload, uint32_t length, bint solicited) except -1
+    @cython.locals(ending=bint, takes=bint, address=uintptr_t, immediate=uint32_t)
+    cdef bint _on_write(self, uint32_t flags, uintptr_t headers, uintptr_t payload, uint32_t length, bint solicited) except -1
+    cdef bint _open_write(self, uint32_t flags, uintptr_t headers, uint32_t length) except -1
+    @cython.locals(slot=uintptr_t)
+    cdef void _complete_write_with_imm(self, uint32_t immediate, bint solicited) except *
+    @cython.locals(va=uint64_t, rkey=uint32_t, length=uint64_t, packets=uint32_t, resource=Resource)
+    cdef bint _on_read(self, uintptr_t headers) except -1
+    @cython.locals(va=uint64_t, address=uintptr_t, resource=Resource)
+    cdef bint _on_atomic(self, int opcode, uintptr_t headers) except -1
+    @cython.locals(count=int64_t, resource=Resource)
+    cdef Resource _remember(self, uint32_t kind, uint32_t packets)
+    cdef bint _granted(self, uint32_t right) except -1
+    @cython.locals(address=uintptr_t)
+    cdef uintptr_t _opened(self, uint32_t rkey, uint64_t va, uint64_t length, uint32_t right) except? 0
+    cdef void _complete_receive(self, uintptr_t slot, uint32_t length, bint solicited, int status, int opcode, uint32_t immediate, uint32_t wc_flags, object reason) except *
+    cdef void _negative(self, int syndrome, uint32_t psn) noexcept
+    cdef bint _not_ready(self) noexcept
+    cdef bint _refuse(self, int syndrome, int event, object reason) except -1
+    @cython.locals(count=int64_t, oldest=int64_t, index=int64_t, resource=Resource)
+    cdef void _on_duplicate(self, uint32_t flags, uint32_t psn, uintptr_t headers) except *
+    @cython.locals(skip=uint64_t, same=bint, later=int64_t, other=Resource)
+    cdef void _answer_again(self, Resource resource, int64_t index, uint32_t flags, uint32_t psn, uintptr_t headers) except *
+    cdef int pump(self, Egress egress, int64_t now) except -1
+    @cython.locals(count=int64_t, index=int64_t, resource=Resource)
+    cdef bint _pump_queued(self, Egress egress, int64_t now) except -1
+    @cython.locals(connection=Connection, address=uintptr_t, part=uint64_t, last=bint, first=bint, psn=uint32_t, at=uintptr_t, source=uintptr_t, pad=int)
+    cdef bint _send_responses(self, Egress egress, Resource resource, int64_t now) except -1
+    cdef void _stop_reading(self, uint32_t psn) except *
+    @cython.locals(elapsed=int64_t)
+    cdef bint _may_send(self, int64_t now) noexcept
+    @cython.locals(connection=Connection, address=uintptr_t)
+    cdef bint _send_atomic(self, Egress egress, Resource resource) except -1
+    @cython.locals(connection=Connection, address=uintptr_t)
+    cdef bint _send_aeth(self, Egress egress, uint32_t psn, int syndrome) except -1
+    cdef bint _send_nak(self, Egress egress) except -1
+    @cython.locals(connection=Connection, address=uintptr_t)
+    cdef void _send_words(self, Egress egress) except *
+    @cython.locals(slot=uintptr_t)
+    cpdef void flush(self, object reason) except *
+
+cdef int response_opcode(bint first, bint last) noexcept
+cdef put_words(uintptr_t address, bytes words)

@@ -1,0 +1,614 @@
+"""The responder of a reliable queue pair: request packets become memory, receives, and answers.
+
+Owner: the queue pair, which calls it and looks at ``failed`` afterwards. Rules (IBA 9.7.4, 9.7.5.1, 9.7.6):
+
+* ``epsn`` is the PSN expected next. Packets before it are duplicates, answered again and performed never; the first
+  packet after a gap is NAKed, the others are dropped until the gap is filled.
+* A request is believed when its opcode fits the message in progress, its length fits the MTU and its header, and its
+  key opens what it asks for. Else it is NAKed, and the queue pair fails.
+* Answers leave in the order of their PSNs: queued READ responses and atomic answers first, then one ACK for
+  everything so far, or one NAK.
+* The last ``max_dest_rd_atomic`` READs and atomics are remembered, so that a duplicate is answered: a READ by reading
+  again, an atomic with the value of the first time.
+"""
+
+try:
+    import cython
+except ImportError:
+    from softverbs import _cython as cython
+
+if not cython.compiled:
+    from softverbs.core.completion import CompCntr, CompletionQueue, complete
+    from softverbs.core.connection import Connection
+    from softverbs.core.constants import (
+        ACCESS_REMOTE_ATOMIC,
+        ACCESS_REMOTE_READ,
+        ACCESS_REMOTE_WRITE,
+        EVENT_QP_ACCESS_ERR,
+        EVENT_QP_FATAL,
+        EVENT_QP_REQ_ERR,
+        WC_LOC_LEN_ERR,
+        WC_LOC_PROT_ERR,
+        WC_RECV,
+        WC_RECV_RDMA_WITH_IMM,
+        WC_SUCCESS,
+        WC_WITH_IMM,
+        WC_WITH_INV,
+        WC_WR_FLUSH_ERR,
+    )
+    from softverbs.core.egress import Egress
+    from softverbs.core.headers import (
+        AETH_ACK,
+        AETH_NO_CREDITS,
+        AETH_RNR,
+        NAK_INVALID_REQUEST,
+        NAK_PSN_SEQUENCE,
+        NAK_REMOTE_ACCESS,
+        NAK_REMOTE_OPERATION,
+        atomic_compare,
+        atomic_rkey,
+        atomic_swap_add,
+        atomic_va,
+        ieth_rkey,
+        imm,
+        put_aeth,
+        put_atomic_ack,
+        put_bth,
+        reth_length,
+        reth_rkey,
+        reth_va,
+    )
+    from softverbs.core.memory import compare_swap64, copy, fetch_add64, fill, load32, load64, view
+    from softverbs.core.opcodes import (
+        ATOMIC,
+        BTH_LENGTH,
+        EXPLAIN,
+        FIRST,
+        IETH,
+        IMM,
+        LAST,
+        ONLY,
+        RC_ACKNOWLEDGE,
+        RC_ATOMIC_ACKNOWLEDGE,
+        RC_COMPARE_SWAP,
+        RC_RDMA_READ_RESPONSE_FIRST,
+        RC_RDMA_READ_RESPONSE_LAST,
+        RC_RDMA_READ_RESPONSE_MIDDLE,
+        RC_RDMA_READ_RESPONSE_ONLY,
+        READ,
+        RETH,
+        SEND,
+        WRITE,
+    )
+    from softverbs.core.psn import add, diff
+    from softverbs.core.rings import RQ_LENGTH, RQ_NUM_SGE, RQ_SGES, RQ_WR_ID, Ring
+
+AETH_LENGTH = 4
+ATOMIC_SIZE = 8
+MAX_HEADERS = 40
+MAX_WORDS = 240  # bytes of an explanation: with its header it fits the smallest MTU
+# READ responses are paced, since nothing on UDP would slow them: bytes per 1,024 ns.
+PACE_START = 4096
+PACE_LEAST = 64
+PACE_MOST = 16384
+PACE_NAP = 20000  # ns
+PACE_FULL = 10000000  # ns after which no more tokens gather
+
+
+class Resource:
+    """A READ or an atomic that is remembered, and how far its answer has got."""
+
+    def __init__(self) -> None:
+        self.kind = 0
+        self.first_psn = 0
+        self.last_psn = 0
+        self.va = 0
+        self.rkey = 0
+        self.length = 0
+        self.original = 0
+        self.start = 0
+        self.sent = 0
+        self.queued = False
+        self.counted = False
+
+
+class Responder:
+    """Performs the requests of the peer of one queue pair and answers them."""
+
+    def __init__(self, connection: Connection, rq: Ring, cq: CompletionQueue, consumes: bool, pace_cap: int) -> None:
+        """
+        :param connection: numbers, path and memory of the queue pair
+        :param rq: its receive queue
+        :param cq: where its receives complete
+        :param consumes: whether an inbound WRITE_WITH_IMM consumes a receive
+        :param pace_cap: most bytes of READ responses at once
+        """
+        self.connection = connection
+        self.rq = rq
+        self.cq = cq
+        self.consumes = consumes
+        self.pace_cap = pace_cap
+        self.recv_counter: CompCntr | None = None
+        self.remote_write_counter: CompCntr | None = None
+        self.remote_read_counter: CompCntr | None = None
+        self.min_rnr_timer = 0
+        self.explains = False
+        self.resources: list[Resource] = []
+        self.duplicates = 0
+        self.reset(0, 0)
+
+    def reset(self, psn: int, max_resources: int) -> None:
+        """Forgets every message; ``psn`` is expected next.
+
+        :param max_resources: READs and atomics of the peer that may be outstanding
+        """
+        self.epsn = psn
+        self.msn = 0
+        self.message = 0
+        self.placed = 0
+        self.write_va = 0
+        self.write_rkey = 0
+        self.write_length = 0
+        self.ack_due = False
+        self.nak = 0
+        self.nak_psn = 0
+        self.silent = False
+        self.resources = [Resource() for _ in range(max_resources)]
+        self.newest = 0
+        self.queued = 0
+        self.pace = PACE_START
+        self.tokens = self.pace_cap
+        self.refilled = 0
+        self.resume_at = 0
+        self.failed = False
+        self.event = EVENT_QP_FATAL
+        self.reason = ""
+
+    def drop_receives(self) -> None:
+        """Forgets the posted receives: the queue pair is reset."""
+        self.rq.head = self.rq.tail
+
+    # -- requests
+
+    def on_request(
+        self, opcode: int, flags: int, psn: int, headers: int, payload: int, length: int, ask: bool, solicited: bool
+    ) -> None:
+        """A request packet whose frame is sound.
+
+        :param opcode: of the BTH
+        :param flags: what ``opcodes.flags`` says of it
+        :param headers: address of the extended headers
+        :param payload: address of the payload
+        :param length: bytes of payload, without the pad
+        :param ask: whether an acknowledgement is requested
+        :param solicited: whether the BTH has the solicited event bit
+        """
+        distance = diff(psn, self.epsn)
+        if distance < 0:
+            self._on_duplicate(flags, psn, headers)
+        elif distance > 0:
+            if not self.silent:
+                self._negative(NAK_PSN_SEQUENCE, self.epsn)
+        elif not self._fits(flags, length):
+            self._refuse(NAK_INVALID_REQUEST, EVENT_QP_REQ_ERR, f"opcode {opcode:#x} with {length} bytes does not fit here")
+        else:
+            self._perform(opcode, flags, headers, payload, length, ask, solicited)
+
+    def _fits(self, flags: int, length: int) -> bool:
+        """Whether the packet continues the message in progress and has a right length (IBA 9.7.4.1.2, 9.7.4.1.6)."""
+        mtu = self.connection.mtu
+        kind = flags & (SEND | WRITE | READ | ATOMIC)
+        if flags & (FIRST | ONLY) or kind & (READ | ATOMIC):
+            if self.message != 0:
+                return False
+        elif kind == 0 or self.message != kind:
+            return False
+        if kind & (READ | ATOMIC):
+            return length == 0
+        if flags & ONLY:
+            return length <= mtu
+        if flags & LAST:
+            return 0 < length <= mtu
+        return length == mtu
+
+    def _perform(self, opcode: int, flags: int, headers: int, payload: int, length: int, ask: bool, solicited: bool) -> None:
+        if flags & SEND:
+            done = self._on_send(flags, headers, payload, length, solicited)
+        elif flags & WRITE:
+            done = self._on_write(flags, headers, payload, length, solicited)
+        elif flags & READ:
+            done = self._on_read(headers)
+        else:
+            done = self._on_atomic(opcode, headers)
+        if not done:
+            return
+        self.silent = False
+        if flags & (SEND | WRITE):
+            self.epsn = add(self.epsn, 1)
+            self.message = 0 if flags & (LAST | ONLY) else flags & (SEND | WRITE)
+            if ask:
+                self.ack_due = True
+        if flags & (LAST | ONLY):
+            self.msn = add(self.msn, 1)
+
+    def _on_send(self, flags: int, headers: int, payload: int, length: int, solicited: bool) -> bool:
+        if self.rq.head == self.rq.tail:
+            return self._not_ready()
+        slot = self.rq.slot(self.rq.head)
+        if flags & (FIRST | ONLY):
+            self.placed = 0
+        if self.placed + length > load32(slot + RQ_LENGTH):
+            reason = f"a message of at least {self.placed + length} bytes came; the receive has {load32(slot + RQ_LENGTH)}"
+            self._complete_receive(slot, 0, False, WC_LOC_LEN_ERR, WC_RECV, 0, 0, reason)
+            return self._refuse(NAK_INVALID_REQUEST, EVENT_QP_FATAL, reason)
+        connection = self.connection
+        if not connection.scatter(slot + RQ_SGES, load32(slot + RQ_NUM_SGE), self.placed, length, payload):
+            reason = connection.fault
+            self._complete_receive(slot, 0, False, WC_LOC_PROT_ERR, WC_RECV, 0, 0, reason)
+            return self._refuse(NAK_REMOTE_OPERATION, EVENT_QP_FATAL, f"the peer's receive: {reason}")
+        immediate = 0
+        wc_flags = 0
+        if flags & IETH:
+            immediate = ieth_rkey(headers)
+            wc_flags = WC_WITH_INV
+            refusal = connection.regions.invalidate(immediate, connection.pd, connection.qp_num)
+            if refusal:
+                return self._refuse(NAK_INVALID_REQUEST, EVENT_QP_REQ_ERR, refusal)
+        elif flags & IMM:
+            immediate = imm(headers)
+            wc_flags = WC_WITH_IMM
+        self.placed += length
+        if flags & (LAST | ONLY):
+            self._complete_receive(slot, self.placed, solicited, WC_SUCCESS, WC_RECV, immediate, wc_flags, None)
+        return True
+
+    def _on_write(self, flags: int, headers: int, payload: int, length: int, solicited: bool) -> bool:
+        if flags & RETH and not self._open_write(flags, headers, length):
+            return False
+        ending = flags & (LAST | ONLY)
+        if self.placed + length > self.write_length or ending and self.placed + length != self.write_length:
+            return self._refuse(
+                NAK_INVALID_REQUEST, EVENT_QP_REQ_ERR,
+                f"an RDMA WRITE of {self.write_length} bytes brought {self.placed + length}",
+            )
+        takes = flags & IMM and self.consumes
+        if takes and self.rq.head == self.rq.tail:
+            return self._not_ready()
+        if length > 0:
+            address = self._opened(self.write_rkey, self.write_va + self.placed, length, ACCESS_REMOTE_WRITE)
+            if address == 0:
+                return False
+            copy(address, payload, length)
+        self.placed += length
+        if not ending:
+            return True
+        if self.remote_write_counter is not None:
+            self.remote_write_counter.record(WC_SUCCESS, self.write_length)
+        if flags & IMM:
+            # Behind the RETH, where there is one: an ONLY packet has both.
+            immediate = imm(headers + 16 if flags & RETH else headers)
+            self._complete_write_with_imm(immediate, solicited)
+        return True
+
+    def _open_write(self, flags: int, headers: int, length: int) -> bool:
+        """Takes the RETH of a new WRITE; False where its range is refused."""
+        self.placed = 0
+        self.write_va = reth_va(headers)
+        self.write_rkey = reth_rkey(headers)
+        self.write_length = reth_length(headers)
+        if self.write_length == 0:
+            return self._granted(ACCESS_REMOTE_WRITE)
+        return self._opened(self.write_rkey, self.write_va, self.write_length, ACCESS_REMOTE_WRITE) != 0
+
+    def _complete_write_with_imm(self, immediate: int, solicited: bool) -> None:
+        if self.consumes:
+            slot = self.rq.slot(self.rq.head)
+            self._complete_receive(
+                slot, self.write_length, solicited, WC_SUCCESS, WC_RECV_RDMA_WITH_IMM, immediate, WC_WITH_IMM, None
+            )
+        else:
+            self.cq.push(
+                0, WC_SUCCESS, WC_RECV_RDMA_WITH_IMM, self.connection.qp_num, self.write_length, immediate, WC_WITH_IMM,
+                solicited, None,
+            )
+
+    def _on_read(self, headers: int) -> bool:
+        va = reth_va(headers)
+        rkey = reth_rkey(headers)
+        length = reth_length(headers)
+        if length == 0:
+            if not self._granted(ACCESS_REMOTE_READ):
+                return False
+        elif self._opened(rkey, va, length, ACCESS_REMOTE_READ) == 0:
+            return False
+        packets = 1
+        if length > self.connection.mtu:
+            packets = (length + self.connection.mtu - 1) // self.connection.mtu
+        resource = self._remember(READ, packets)
+        if resource is None:
+            return False
+        resource.va = va
+        resource.rkey = rkey
+        resource.length = length
+        return True
+
+    def _on_atomic(self, opcode: int, headers: int) -> bool:
+        va = atomic_va(headers)
+        if va & 7:
+            return self._refuse(
+                NAK_INVALID_REQUEST, EVENT_QP_REQ_ERR, f"an atomic at {va:#x}: the address must be a multiple of 8"
+            )
+        address = self._opened(atomic_rkey(headers), va, ATOMIC_SIZE, ACCESS_REMOTE_ATOMIC)
+        if address == 0:
+            return False
+        if address & 7:
+            return self._refuse(
+                NAK_INVALID_REQUEST, EVENT_QP_REQ_ERR, f"an atomic at {va:#x}: in the responder's memory it is not 8-byte aligned"
+            )
+        resource = self._remember(ATOMIC, 1)
+        if resource is None:
+            return False
+        if opcode == RC_COMPARE_SWAP:
+            resource.original = compare_swap64(address, atomic_compare(headers), atomic_swap_add(headers))
+        else:
+            resource.original = fetch_add64(address, atomic_swap_add(headers))
+        if self.remote_read_counter is not None:
+            self.remote_read_counter.record(WC_SUCCESS, ATOMIC_SIZE)
+        return True
+
+    def _remember(self, kind: int, packets: int) -> "Resource | None":
+        """A resource for a new READ or atomic of so many PSNs, queued to be answered; None: there are too many."""
+        count = len(self.resources)
+        if self.queued >= count:
+            self._refuse(
+                NAK_INVALID_REQUEST, EVENT_QP_REQ_ERR, f"more READs and atomics at once than max_dest_rd_atomic, {count}"
+            )
+            return None
+        resource = self.resources[self.newest % count]
+        self.newest += 1
+        resource.kind = kind
+        resource.first_psn = self.epsn
+        resource.last_psn = add(self.epsn, packets - 1)
+        resource.start = 0
+        resource.sent = 0
+        resource.counted = False
+        resource.queued = True
+        self.queued += 1
+        self.epsn = add(resource.last_psn, 1)
+        self.ack_due = False  # the answer acknowledges what was before it
+        return resource
+
+    def _granted(self, right: int) -> bool:
+        """Whether the queue pair lets its peer do this at all (``qp_access_flags``)."""
+        if self.connection.access & right:
+            return True
+        name = "REMOTE_WRITE" if right == ACCESS_REMOTE_WRITE else "REMOTE_READ"
+        if right == ACCESS_REMOTE_ATOMIC:
+            name = "REMOTE_ATOMIC"
+        return self._refuse(
+            NAK_REMOTE_ACCESS, EVENT_QP_ACCESS_ERR, f"qp_access_flags of QP {self.connection.qp_num:#x} lack {name}"
+        )
+
+    def _opened(self, rkey: int, va: int, length: int, right: int) -> int:
+        """The address that the peer's key opens, or 0: refused."""
+        if not self._granted(right):
+            return 0
+        address = self.connection.translate(rkey, va, length, right)
+        if address == 0:
+            self._refuse(NAK_REMOTE_ACCESS, EVENT_QP_ACCESS_ERR, self.connection.fault)
+        return address
+
+    def _complete_receive(
+        self, slot: int, length: int, solicited: bool, status: int, opcode: int, immediate: int, wc_flags: int, reason: str | None
+    ) -> None:
+        self.rq.head += 1
+        self.message = 0
+        complete(
+            self.cq, self.recv_counter, length, True, solicited, load64(slot + RQ_WR_ID), status, opcode, self.connection.qp_num,
+            length, immediate, wc_flags, reason,
+        )
+
+    # -- refusals
+
+    def _negative(self, syndrome: int, psn: int) -> None:
+        """Queues a NAK. Until what it asks for arrives, further packets say nothing new."""
+        self.nak = syndrome
+        self.nak_psn = psn
+        self.silent = True
+        self.ack_due = False
+
+    def _not_ready(self) -> bool:
+        """No receive is posted: RNR NAK (IBA 9.7.5.2.8)."""
+        self._negative(AETH_RNR | self.min_rnr_timer, self.epsn)
+        return False
+
+    def _refuse(self, syndrome: int, event: int, reason: str) -> bool:
+        """A NAK after which the queue pair is in error; ``reason`` goes to the log, and to a peer that may know it."""
+        self._negative(syndrome, self.epsn)
+        self.failed = True
+        self.event = event
+        self.reason = reason
+        return False
+
+    def _on_duplicate(self, flags: int, psn: int, headers: int) -> None:
+        """A packet that was here before (IBA 9.7.4.1.5 and 9.7.5.1.5): answered again, not performed again."""
+        self.duplicates += 1
+        if not flags & (READ | ATOMIC):
+            self.ack_due = True
+            return
+        count = len(self.resources)
+        oldest = max(self.newest - count, 0)
+        for index in range(self.newest, oldest, -1):
+            resource = self.resources[(index - 1) % count]
+            if diff(psn, resource.first_psn) >= 0 and diff(psn, resource.last_psn) <= 0:
+                self._answer_again(resource, index - 1, flags, psn, headers)
+                return
+
+    def _answer_again(self, resource: Resource, index: int, flags: int, psn: int, headers: int) -> None:
+        skip = 0
+        if flags & READ:
+            skip = diff(psn, resource.first_psn) * self.connection.mtu
+            same = reth_va(headers) == resource.va + skip and reth_rkey(headers) == resource.rkey
+            if resource.kind != READ or not same or reth_length(headers) != resource.length - skip:
+                return
+            self.pace = max(self.pace // 2, PACE_LEAST)
+        elif resource.kind != ATOMIC:
+            return
+        for later in range(index, self.newest):
+            other = self.resources[later % len(self.resources)]
+            if other.queued:
+                other.queued = False
+                self.queued -= 1
+        resource.start = skip
+        resource.sent = skip
+        resource.queued = True
+        self.queued += 1
+
+    # -- answers
+
+    def pump(self, egress: Egress, now: int) -> int:
+        """Sends the answers that are due. 1 where the arena is full and more is to come, else 0."""
+        self.resume_at = 0
+        if self.queued > 0 and not self._pump_queued(egress, now):
+            return 0 if self.resume_at != 0 else 1
+        if self.nak != 0:
+            if not self._send_nak(egress):
+                return 1
+            self.nak = 0
+        elif self.ack_due:
+            if not self._send_aeth(egress, add(self.epsn, -1), AETH_ACK | AETH_NO_CREDITS):
+                return 1
+            self.ack_due = False
+        return 0
+
+    def _pump_queued(self, egress: Egress, now: int) -> bool:
+        """Sends queued answers, oldest first; False where it has to stop before the end."""
+        count = len(self.resources)
+        for index in range(max(self.newest - count, 0), self.newest):
+            resource = self.resources[index % count]
+            if not resource.queued:
+                continue
+            if resource.kind == ATOMIC:
+                if not self._send_atomic(egress, resource):
+                    return False
+            elif not self._send_responses(egress, resource, now):
+                return False
+            resource.queued = False
+            self.queued -= 1
+        return True
+
+    def _send_responses(self, egress: Egress, resource: Resource, now: int) -> bool:
+        """READ responses from ``resource.sent`` on; False where the arena is full, or it is time to pause."""
+        connection = self.connection
+        while True:
+            if not connection.path.local and not self._may_send(now):
+                return False
+            address = egress.room(MAX_HEADERS + connection.mtu)
+            if address == 0:
+                return False
+            part = resource.length - resource.sent
+            last = part <= connection.mtu
+            if not last:
+                part = connection.mtu
+            first = resource.sent == resource.start
+            psn = add(resource.first_psn, resource.sent // connection.mtu)
+            at = address + BTH_LENGTH
+            if first or last:
+                put_aeth(at, AETH_ACK | AETH_NO_CREDITS, self.msn)
+                at += AETH_LENGTH
+            if part > 0:
+                source = connection.translate(resource.rkey, resource.va + resource.sent, part, ACCESS_REMOTE_READ)
+                if source == 0:
+                    self._stop_reading(psn)
+                    return True
+                copy(at, source, part)
+            pad = -part & 3
+            if pad:
+                fill(at + part, 0, pad)
+            put_bth(address, response_opcode(first, last), 0, pad, connection.pkey, connection.dest_qp_num, 0, psn)
+            egress.commit(connection.path, at + part + pad - address)
+            self.tokens -= part
+            resource.sent += part
+            if last:
+                break
+        if not resource.counted:
+            resource.counted = True
+            if self.remote_read_counter is not None:
+                self.remote_read_counter.record(WC_SUCCESS, resource.length)
+            if self.pace < PACE_MOST:
+                self.pace += self.pace // 16
+        return True
+
+    def _stop_reading(self, psn: int) -> None:
+        """The memory of a READ was deregistered while it was being answered."""
+        self._refuse(NAK_REMOTE_ACCESS, EVENT_QP_ACCESS_ERR, self.connection.fault)
+        self.nak_psn = psn
+
+    def _may_send(self, now: int) -> bool:
+        """Whether the pace allows more READ responses now; else ``resume_at`` says when."""
+        elapsed = now - self.refilled
+        if elapsed > PACE_FULL:
+            elapsed = PACE_FULL
+        self.tokens += (elapsed * self.pace) >> 10
+        self.refilled = now
+        if self.tokens > self.pace_cap:
+            self.tokens = self.pace_cap
+        if self.tokens > 0:
+            return True
+        self.resume_at = now + PACE_NAP
+        return False
+
+    def _send_atomic(self, egress: Egress, resource: Resource) -> bool:
+        address = egress.room(MAX_HEADERS)
+        if address == 0:
+            return False
+        connection = self.connection
+        put_bth(address, RC_ATOMIC_ACKNOWLEDGE, 0, 0, connection.pkey, connection.dest_qp_num, 0, resource.first_psn)
+        put_aeth(address + BTH_LENGTH, AETH_ACK | AETH_NO_CREDITS, self.msn)
+        put_atomic_ack(address + BTH_LENGTH + AETH_LENGTH, resource.original)
+        egress.commit(connection.path, BTH_LENGTH + AETH_LENGTH + ATOMIC_SIZE)
+        return True
+
+    def _send_aeth(self, egress: Egress, psn: int, syndrome: int) -> bool:
+        address = egress.room(MAX_HEADERS)
+        if address == 0:
+            return False
+        connection = self.connection
+        put_bth(address, RC_ACKNOWLEDGE, 0, 0, connection.pkey, connection.dest_qp_num, 0, psn)
+        put_aeth(address + BTH_LENGTH, syndrome, self.msn)
+        egress.commit(connection.path, BTH_LENGTH + AETH_LENGTH)
+        return True
+
+    def _send_nak(self, egress: Egress) -> bool:
+        if self.failed and self.explains:
+            self._send_words(egress)
+        return self._send_aeth(egress, self.nak_psn, self.nak)
+
+    def _send_words(self, egress: Egress) -> None:
+        """Tells a peer that may know why, ahead of the NAK: a packet of our own, which others drop unread."""
+        address = egress.room(MAX_HEADERS + MAX_WORDS)
+        if address == 0:
+            return
+        words = self.reason.encode()[:MAX_WORDS]
+        words += b" " * (-len(words) & 3)
+        connection = self.connection
+        put_bth(address, EXPLAIN, 0, 0, connection.pkey, connection.dest_qp_num, 0, self.nak_psn)
+        put_words(address + BTH_LENGTH, words)
+        egress.commit(connection.path, BTH_LENGTH + len(words))
+
+    def flush(self, reason: str) -> None:
+        """Completes every posted receive with WR_FLUSH_ERR, in order (IBA 10.3.1, ERR)."""
+        while self.rq.head < self.rq.tail:
+            self._complete_receive(self.rq.slot(self.rq.head), 0, False, WC_WR_FLUSH_ERR, WC_RECV, 0, 0, reason)
+
+
+def response_opcode(first: bool, last: bool) -> int:
+    """The BTH opcode of a READ response."""
+    if first:
+        return RC_RDMA_READ_RESPONSE_ONLY if last else RC_RDMA_READ_RESPONSE_FIRST
+    return RC_RDMA_READ_RESPONSE_LAST if last else RC_RDMA_READ_RESPONSE_MIDDLE
+
+
+def put_words(address: int, words: bytes) -> None:
+    """Puts bytes at ``address``."""
+    view(address, len(words))[:] = words

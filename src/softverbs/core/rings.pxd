@@ -1,0 +1,53 @@
+from libc.stdint cimport uint32_t, uint64_t, uintptr_t
+from softverbs.core.memory cimport Block
+
+cdef int SGE_SIZE
+cdef int SGE_LENGTH
+cdef int SGE_LKEY
+cdef int SQ_WR_ID
+cdef int SQ_OPCODE
+cdef int SQ_FLAGS
+cdef int SQ_NUM_SGE
+cdef int SQ_IMM
+cdef int SQ_REMOTE_ADDRESS
+cdef int SQ_RKEY
+cdef int SQ_LENGTH
+cdef int SQ_COMPARE_ADD
+cdef int SQ_SWAP
+cdef int SQ_FIRST_PSN
+cdef int SQ_LAST_PSN
+cdef int SQ_RESPONSES
+cdef int SQ_STATE
+cdef int SQ_SGES
+cdef int WQE_POSTED
+cdef int WQE_STARTED
+cdef int RQ_WR_ID
+cdef int RQ_NUM_SGE
+cdef int RQ_LENGTH
+cdef int RQ_SGES
+cdef int CQ_WR_ID
+cdef int CQ_STATUS
+cdef int CQ_OPCODE
+cdef int CQ_VENDOR_ERR
+cdef int CQ_BYTE_LEN
+cdef int CQ_IMM
+cdef int CQ_QP_NUM
+cdef int CQ_SRC_QP
+cdef int CQ_FLAGS
+cdef int CQ_PKEY_INDEX
+cdef int CQ_SLID
+cdef int CQ_SL
+cdef int CQ_DLID_PATH_BITS
+cdef int CQ_TIMESTAMP
+cdef int CQ_SLOT
+
+cdef class Ring:
+    cdef readonly Block block
+    cdef readonly uintptr_t address
+    cdef readonly uint64_t size
+    cdef readonly uint32_t stride
+    cdef readonly uint64_t head
+    cdef readonly uint64_t tail
+    cdef uintptr_t slot(self, uint64_t index) noexcept
+    cdef uint64_t count(self) noexcept
+    cdef bint full(self) noexcept

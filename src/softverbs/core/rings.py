@@ -1,0 +1,85 @@
+"""Rings of fixed slots in plain memory: send queue, receive queue, completion queue.
+
+The layout is data: a C driver in another process fills the same bytes. Integers are in host order, at these
+offsets (bytes). A scatter/gather element is ``addr`` (8), ``length`` (4), ``lkey`` (4), as ``struct ibv_sge``.
+"""
+
+try:
+    import cython
+except ImportError:
+    from softverbs import _cython as cython
+if not cython.compiled:
+    from softverbs.core.memory import Block
+
+# A scatter/gather element.
+SGE_SIZE = 16
+SGE_LENGTH = 8
+SGE_LKEY = 12
+
+# Send queue slot. What follows SQ_PRIVATE belongs to the device.
+SQ_WR_ID = 0
+SQ_OPCODE = 8
+SQ_FLAGS = 9
+SQ_NUM_SGE = 10
+SQ_IMM = 12  # immediate data, or the rkey to invalidate, or a new memory window key
+SQ_REMOTE_ADDRESS = 16  # bind: start of the window
+SQ_RKEY = 24  # bind: the window's key before
+SQ_LENGTH = 28  # payload, bytes
+SQ_COMPARE_ADD = 32  # bind: length of the window
+SQ_SWAP = 40  # bind: lkey of the memory region, access rights << 32
+SQ_FIRST_PSN = 48
+SQ_LAST_PSN = 52
+SQ_RESPONSES = 56  # responses of a READ that have arrived
+SQ_STATE = 60
+SQ_SGES = 64  # or the inline payload
+
+# SQ_STATE
+WQE_POSTED = 0
+WQE_STARTED = 1
+
+# Receive queue slot.
+RQ_WR_ID = 0
+RQ_NUM_SGE = 8
+RQ_LENGTH = 12
+RQ_SGES = 16
+
+# Completion queue slot.
+CQ_WR_ID = 0
+CQ_STATUS = 8
+CQ_OPCODE = 12
+CQ_VENDOR_ERR = 16
+CQ_BYTE_LEN = 20
+CQ_IMM = 24
+CQ_QP_NUM = 28
+CQ_SRC_QP = 32
+CQ_FLAGS = 36
+CQ_PKEY_INDEX = 40
+CQ_SLID = 42
+CQ_SL = 44
+CQ_DLID_PATH_BITS = 45
+CQ_TIMESTAMP = 48
+CQ_SLOT = 64
+
+
+class Ring:
+    """``size`` slots of ``stride`` bytes. ``head`` and ``tail`` only ever grow: ``tail - head`` slots are taken."""
+
+    def __init__(self, size: int, stride: int) -> None:
+        self.block = Block(size * stride)
+        self.address = self.block.address
+        self.size = size
+        self.stride = stride
+        self.head = 0
+        self.tail = 0
+
+    def slot(self, index: int) -> int:
+        """Address of the slot of ``index``, which grows like ``head`` and ``tail``."""
+        return self.address + (index % self.size) * self.stride
+
+    def count(self) -> int:
+        """How many slots are taken."""
+        return self.tail - self.head
+
+    def full(self) -> bool:
+        """Whether every slot is taken."""
+        return self.tail - self.head >= self.size

@@ -1,0 +1,345 @@
+"""The device: a port and its link, a lock, a clock, and a thread for when nobody polls.
+
+Core makes progress only when it is told to. An application that polls a queue, reads a counter or waits tells it so
+inline, which is quickest. One background thread does it when the application is busy elsewhere, so that one-sided
+operations complete whatever it does; while the application polls, the thread keeps out of its way.
+"""
+
+import atexit
+import errno
+import hashlib
+import logging
+import os
+import select
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from softverbs.core.errors import PyverbsRDMAError, PyverbsUserError
+from softverbs.core.limits import Options
+from softverbs.core.port import Port
+
+DEFAULT_NAME = "softverbs0"
+#: How long a wait polls before it sleeps, ns.
+SPIN_NS = 50_000
+#: A deadline nearer than this is not worth a sleep, ns: the kernel's waits have a grain of 1 ms.
+NEAR_NS = 1_000_000
+#: How long the thread leaves an application alone that makes progress by itself, s.
+NAP_S = 0.002
+#: Longest sleep of a wait, ms: another thread may have done what it waits for.
+LONGEST_SLEEP_MS = 16
+
+logger = logging.getLogger("softverbs")
+_devices: "weakref.WeakSet[Device]" = weakref.WeakSet()
+
+
+class Device:
+    """An RDMA device with one port, in this process.
+
+    ``lock`` is reentrant; whoever calls core objects, other than the few that lock by themselves, holds it.
+    """
+
+    def __init__(
+        self,
+        name: str = DEFAULT_NAME,
+        address: str | list[str] | None = None,
+        link: Any = None,
+        clock: Callable[[], int] = time.monotonic_ns,
+        thread: bool = True,
+        options: Options | str | None = None,
+        faults: str | None = None,
+        pcap: str | None = None,
+        idle: Callable[[int], None] | None = None,
+        seed: int | None = None,
+        **settings: object,
+    ) -> None:
+        """
+        :param name: what programs call it
+        :param address: IP addresses of the port, each an entry of the GID table; by default a free one of 127.0.0.0/8
+        :param link: carries the frames instead of UDP
+        :param clock: the time, ns
+        :param thread: whether a thread makes progress when nobody polls
+        :param options: Options, or their text form
+        :param faults: faults of the link in text form (docs/faults.md)
+        :param pcap: file that every frame is captured to
+        :param idle: called with the next deadline (ns, 0: none) instead of sleeping in a wait: virtual time
+        :param seed: of keys and queue pair numbers; by default from the system
+        :param settings: single options
+        :raises PyverbsUserError: an unknown or wrong option
+        :raises OSError: the address cannot be bound
+        """
+        if settings and options is not None:
+            raise PyverbsUserError(f"give options or single settings ({', '.join(settings)}), not both")
+        if isinstance(options, str):
+            options = Options.parse(options)
+        self.options = options or Options.from_mapping(settings)
+        self.name = name
+        self.clock = clock
+        self.idle = idle
+        self.log = logger
+        self.lock = threading.RLock()
+        self.deferred: deque[Callable[[], None]] = deque()
+        self.link = _build_link(link, address, faults, pcap)
+        self.guid = _guid(self.link.gids[0])
+        self._closed = False
+        self._pid = os.getpid()
+        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._waiting = 0
+        self._seen_drives = 0
+        seed = int.from_bytes(os.urandom(1), "big") if seed is None else seed
+        self.port = Port(self.link, self.options, self.lock, clock, self._ring, seed)
+        self.port.log = self._log
+        _devices.add(self)
+        self._thread: threading.Thread | None = None
+        if thread:
+            self._thread = threading.Thread(target=_run, args=(weakref.ref(self),), name=f"{name} progress", daemon=True)
+            self._thread.start()
+
+    def __enter__(self) -> "Device":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    # -- progress
+
+    def progress(self) -> int:
+        """Does everything that can be done now; 0 where there was nothing."""
+        with self.lock:
+            self.check()
+            work = self.port.progress(self.clock())
+            self._run_deferred()
+            return work
+
+    def wait_until(self, done: Callable[[], bool], timeout_ns: int | None = None) -> bool:
+        """Makes progress until ``done()``, which is called with the lock held.
+
+        :param timeout_ns: how long, ns; None or negative: for ever
+        :return: False where the time has passed
+        """
+        start = self.clock()
+        end = None if timeout_ns is None or timeout_ns < 0 else start + timeout_ns
+        sleep_ms = 1
+        self._waiting += 1
+        try:
+            while True:
+                with self.lock:
+                    self.check()
+                    worked = self.port.progress(self.clock())
+                    self._run_deferred()
+                    if done():
+                        return True
+                    now = self.clock()
+                    if end is not None and now >= end:
+                        return False
+                    due = self.port.deadline()
+                    if worked:
+                        sleep_ms = 1
+                if self.idle is not None:
+                    self.idle(_earlier(due, end))
+                elif now - start > SPIN_NS:
+                    sleep_ms = min(2 * sleep_ms, LONGEST_SLEEP_MS) if self._sleep(_earlier(due, end), now, sleep_ms) else 1
+        finally:
+            self._waiting -= 1
+
+    def _sleep(self, due: int, now: int, most_ms: int) -> bool:
+        """Sleeps until something arrives, ``due`` (ns, 0: never) or ``most_ms``; whether nothing came."""
+        if due != 0 and due - now < NEAR_NS:
+            os.sched_yield()
+            return False
+        with self.lock:
+            self.port.sleeping = True
+        timeout = most_ms if due == 0 else min(most_ms, (due - now) // 1_000_000)
+        poller = select.poll()
+        for fd in (*self.link.filenos(), self._bell):
+            poller.register(fd, select.POLLIN)
+        ready = poller.poll(timeout)
+        self._hush()
+        return not ready
+
+    def _ring(self) -> None:
+        """Wakes whoever sleeps: there is work."""
+        if self._bell >= 0:
+            os.eventfd_write(self._bell, 1)
+
+    def _hush(self) -> None:
+        try:
+            os.eventfd_read(self._bell)
+        except OSError:
+            pass  # nobody rang, or the device is closed
+
+    def _run_deferred(self) -> None:
+        """Closes what the garbage collector found while the device was at work."""
+        for _ in range(len(self.deferred)):
+            self.deferred.popleft()()
+
+    def _turn(self) -> tuple[float, int] | None:
+        """One turn of the thread: (how long to nap in s, or 0 to sleep, and until when in ns); None: the end."""
+        with self.lock:
+            if not self.usable():
+                return None
+            if self._waiting or self.port.drives != self._seen_drives:
+                self._seen_drives = self.port.drives
+                return NAP_S, 0
+            now = self.clock()
+            self.port.progress(now)
+            self._run_deferred()
+            due = self.port.deadline()
+            if due == now:
+                return 0.0, now
+            self.port.sleeping = True
+            return 0.0, due
+
+    # -- life
+
+    def try_enter(self) -> bool:
+        """Takes the lock if nobody holds it, this thread included: for finalizers, which may run anywhere."""
+        if self.lock._is_owned():  # type: ignore[attr-defined]
+            return False
+        return self.lock.acquire(blocking=False)
+
+    def usable(self) -> bool:
+        """Whether the device is open, in the process that opened it."""
+        return not self._closed and self._pid == os.getpid()
+
+    def check(self) -> None:
+        """Raises PyverbsRDMAError (EIO) where the device is not usable."""
+        if self._closed:
+            raise PyverbsRDMAError(f"device {self.name} is closed", errno.EIO)
+        if self.port.failure is not None:
+            raise PyverbsRDMAError(self.port.failure, errno.EIO)
+
+    def wall_clock_offset(self) -> int:
+        """ns to add to the device's time for the time since 1970; 0 in virtual time."""
+        return time.time_ns() - time.monotonic_ns() if self.clock is time.monotonic_ns else 0
+
+    def close(self) -> None:
+        """Ends the device: its link is closed, its thread stops. Twice does nothing."""
+        with self.lock:
+            if self._closed:
+                return
+            self._closed = True
+            self.port.fail(f"device {self.name} is closed")
+            _devices.discard(self)
+        if self._pid == os.getpid():
+            self._ring()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout=5)
+        self.link.close()
+        bell, self._bell = self._bell, -1
+        os.close(bell)
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True):
+            self.close()
+
+    def _log(self, text: str) -> None:
+        self.log.info("%s: %s", self.name, text)
+
+    def _after_fork(self) -> None:
+        """In the child: the link's sockets and the thread are the parent's."""
+        self.lock._at_fork_reinit()  # type: ignore[attr-defined]
+        self._thread = None
+        self.port.fail(f"device {self.name} was opened before fork(): it belongs to process {self._pid}; open one in this process")
+
+
+def _run(reference: "weakref.ref[Device]") -> None:
+    """The background thread. It holds no reference to the device while it sleeps, so that the device can be collected."""
+    while True:
+        device = reference()
+        if device is None:
+            return
+        turn = device._turn()
+        if turn is None:
+            return
+        nap, due = turn
+        fds = [*device.link.filenos(), device._bell]
+        now = device.clock()
+        del device
+        if nap:
+            time.sleep(nap)
+            continue
+        if due != 0 and due - now < NEAR_NS:
+            os.sched_yield()
+            continue
+        poller = select.poll()
+        for fd in fds:
+            poller.register(fd, select.POLLIN)
+        poller.poll(1000 if due == 0 else min(1000, (due - now) // 1_000_000))
+        device = reference()
+        if device is not None:
+            device._hush()
+
+
+def _earlier(due: int, end: int | None) -> int:
+    if end is None:
+        return due
+    return end if due == 0 else min(due, end)
+
+
+def _build_link(link: Any, address: str | list[str] | None, faults: str | None, pcap: str | None) -> Any:
+    """The link, with faults and capture around it where they are asked for."""
+    if link is None:
+        from softverbs.links.udp import UdpLink
+
+        link = UdpLink(address)
+    if pcap is not None:
+        from softverbs.links.pcap import PcapLink
+
+        link = PcapLink(link, pcap)
+    if faults is not None:
+        from softverbs.links.faults import FaultLink, parse_faults
+
+        try:
+            link = FaultLink(link, **parse_faults(faults))
+        except ValueError as error:
+            raise PyverbsUserError(f"faults: {error}") from error
+    return link
+
+
+def _guid(gid: bytes) -> int:
+    """A node GUID, locally administered, from the first GID: stable as long as the address is."""
+    digest = hashlib.sha256(gid).digest()
+    return int.from_bytes(bytes([digest[0] & 0xFC | 0x02]) + digest[1:8], "big")
+
+
+_default: Device | None = None
+_default_lock = threading.Lock()
+
+
+def default_device() -> Device:
+    """The device ``softverbs0`` of this process, opened when it is first asked for.
+
+    Environment: ``SOFTVERBS_ADDRESS`` (addresses separated by commas), ``SOFTVERBS_OPTIONS``, ``SOFTVERBS_FAULTS``,
+    ``SOFTVERBS_PCAP``.
+    """
+    global _default
+    with _default_lock:
+        if _default is None or not _default.usable():
+            address = os.environ.get("SOFTVERBS_ADDRESS")
+            _default = Device(
+                address=address.split(",") if address else None,
+                options=os.environ.get("SOFTVERBS_OPTIONS", ""),
+                faults=os.environ.get("SOFTVERBS_FAULTS"),
+                pcap=os.environ.get("SOFTVERBS_PCAP"),
+            )
+        return _default
+
+
+def _close_all() -> None:
+    for device in list(_devices):
+        if device.usable():
+            device.close()
+
+
+def _after_fork_in_child() -> None:
+    _default_lock._at_fork_reinit()  # type: ignore[attr-defined]
+    for device in list(_devices):
+        device._after_fork()
+
+
+atexit.register(_close_all)
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,230 @@
+"""What a link is: the way frames leave one port and reach another.
+
+A frame is the payload of one RoCEv2 UDP datagram, from the BTH to the ICRC. Links carry frames and never look inside.
+A burst is one or more frames of equal size (`segment` bytes), one behind the other in memory; the last may be shorter.
+
+The rules that every link keeps, and that tests/links/test_contract.py checks:
+
+- `send` never blocks. It returns False when it can take nothing now, and True when the frames are gone: sent, or lost,
+  as on any wire. What is lost is counted in `stats()`; nothing that the network does raises an exception.
+- `receive` never blocks and delivers a bounded number of bursts. The bytes lie in memory of the link, writable, valid
+  until `Sink.receive` returns. A burst may arrive whole, in parts or frame by frame.
+- After `close`, which may be called twice, `send`, `receive` and `route` raise OSError with EBADF.
+- A link is not locked: its caller makes one call at a time.
+
+Time is a number of nanoseconds that the caller hands in; a link never asks a clock, but for the date in a capture file.
+Links do not import softverbs.core, and core does not import links: a link is passed in.
+"""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+from typing import Any, Protocol
+
+ROCE_PORT = 4791
+"""The UDP port of RoCEv2 (InfiniBand specification, volume 1, annex A17.4.5.1)."""
+
+MAX_BURST_FRAMES = 64
+"""Most frames in one `send`; every Linux that has UDP segmentation takes this many."""
+
+MAX_BURST_BYTES = 65_000
+"""Most bytes in one `send`: fits an IPv4 or IPv6 datagram before segmentation."""
+
+MAX_UDP_PAYLOAD = 65_507
+"""Largest UDP payload of IPv4: 65,535 less 20 for IPv4 and 8 for UDP."""
+
+_MAPPED = bytes(10) + b"\xff\xff"
+
+
+class Sink(Protocol):
+    """Who takes what a link receives: a port."""
+
+    def peer(self, source_gid: bytes, source_port: int, sgid_index: int, /) -> object:
+        """Return the object that `receive` is to be given for frames from this sender. A link may keep it.
+
+        source_gid: 16 bytes; source_port: the sender's UDP port; sgid_index: the local GID that the frames came to.
+        Senders can be forged, so a link keeps a bounded number of these and asks again for those it forgot.
+        """
+        ...
+
+    def receive(self, peer: object, address: int, length: int, segment: int, /) -> None:
+        """Take the burst of `length` bytes at `address`, made of frames of `segment` bytes each (bytes)."""
+        ...
+
+
+class Link(Protocol):
+    """The way out of a port, and in. Index i of `gids` and `source_ports` is entry i of the port's GID table."""
+
+    @property
+    def gids(self) -> list[bytes]:
+        """GIDs, 16 bytes each; IPv4 address a.b.c.d is ::ffff:a.b.c.d."""
+        ...
+
+    @property
+    def source_ports(self) -> list[int]:
+        """UDP port that frames leave from, for each GID."""
+        ...
+
+    @property
+    def mtu(self) -> int:
+        """Largest frame, in bytes."""
+        ...
+
+    @property
+    def identification_known(self) -> bool:
+        """True if received frames are sure to have had the IPv4 identification that `identification_step` tells."""
+        ...
+
+    @property
+    def identification_step(self) -> int:
+        """Frame i of a burst leaves with IPv4 identification i times this: 0 or 1. The ICRC covers it.
+
+        It may fall from 1 to 0 while the link is open, when a path refuses segmentation (see udp.py).
+        """
+        ...
+
+    @property
+    def loops_back(self) -> bool:
+        """True: frames from a GID to itself must be sent too. False: the port may keep them to itself."""
+        ...
+
+    def route(self, sgid_index: int, dgid: bytes, flow_label: int, traffic_class: int, hop_limit: int) -> object:
+        """Return what `send` needs to reach a peer; opaque, and good until the link closes.
+
+        sgid_index: the local GID to send from; dgid: the peer's GID, 16 bytes; flow_label: 0 to 2^20 - 1;
+        traffic_class: 0 to 255; hop_limit: 0 to 255, where 0 means 64.
+        Errors: OSError if there is no such GID here (EINVAL), or no way to the peer (ENETUNREACH and others).
+        """
+        ...
+
+    def send(self, now: int, route: Any, address: int, length: int, segment: int) -> bool:
+        """Send the `length` bytes at `address` as frames of `segment` bytes; the last may be shorter.
+
+        now: ns; at most MAX_BURST_FRAMES frames and MAX_BURST_BYTES bytes. False: nothing was sent, try again later.
+        """
+        ...
+
+    def receive(self, now: int, sink: Sink) -> int:
+        """Hand what has arrived to `sink`, without waiting. Returns the number of bursts delivered; 0: none."""
+        ...
+
+    def deadline(self) -> int | None:
+        """Return the time (ns) at which `receive` must be called again, or None if only the descriptors tell."""
+        ...
+
+    def filenos(self) -> list[int]:
+        """Return file descriptors that are readable when `receive` has something to do."""
+        ...
+
+    def stats(self) -> dict[str, int]:
+        """Return the link's counters. Each layer of a wrapped link has its own names."""
+        ...
+
+    def close(self) -> None:
+        """Let go of everything. A second call does nothing."""
+        ...
+
+
+class Middleware:
+    """A link around another link: passes everything on. Its subclasses change what they are there to change."""
+
+    def __init__(self, inner: Link) -> None:
+        """inner: the link that does the work; closed with this one."""
+        self.inner = inner
+
+    @property
+    def gids(self) -> list[bytes]:
+        """See Link.gids."""
+        return self.inner.gids
+
+    @property
+    def source_ports(self) -> list[int]:
+        """See Link.source_ports."""
+        return self.inner.source_ports
+
+    @property
+    def mtu(self) -> int:
+        """See Link.mtu."""
+        return self.inner.mtu
+
+    @property
+    def identification_known(self) -> bool:
+        """See Link.identification_known."""
+        return self.inner.identification_known
+
+    @property
+    def identification_step(self) -> int:
+        """See Link.identification_step."""
+        return self.inner.identification_step
+
+    @property
+    def loops_back(self) -> bool:
+        """True: a link is wrapped so that it sees every frame."""
+        return True
+
+    def route(self, sgid_index: int, dgid: bytes, flow_label: int, traffic_class: int, hop_limit: int) -> object:
+        """See Link.route."""
+        return self.inner.route(sgid_index, dgid, flow_label, traffic_class, hop_limit)
+
+    def send(self, now: int, route: Any, address: int, length: int, segment: int) -> bool:
+        """See Link.send."""
+        return self.inner.send(now, route, address, length, segment)
+
+    def receive(self, now: int, sink: Sink) -> int:
+        """See Link.receive."""
+        return self.inner.receive(now, sink)
+
+    def deadline(self) -> int | None:
+        """See Link.deadline."""
+        return self.inner.deadline()
+
+    def filenos(self) -> list[int]:
+        """See Link.filenos."""
+        return self.inner.filenos()
+
+    def stats(self) -> dict[str, int]:
+        """See Link.stats."""
+        return self.inner.stats()
+
+    def close(self) -> None:
+        """See Link.close."""
+        self.inner.close()
+
+
+def gid_of(address: str) -> bytes:
+    """Return the GID of an IPv4 or IPv6 address; a scope ("fe80::1%eth0") is left out. ValueError if it is neither."""
+    packed = ipaddress.ip_address(address.partition("%")[0]).packed
+    return mapped_gid(packed) if len(packed) == 4 else packed
+
+
+def mapped_gid(packed: bytes) -> bytes:
+    """Return the GID of an IPv4 address of 4 bytes, in network order."""
+    return _MAPPED + packed
+
+
+def address_of(gid: bytes) -> str:
+    """Return the IPv4 or IPv6 address that a GID stands for. ValueError if it is not 16 bytes long."""
+    check_gid(gid)
+    return str(ipaddress.ip_address(gid[12:] if gid.startswith(_MAPPED) else gid))
+
+
+def is_ipv4(gid: bytes) -> bool:
+    """Tell whether a GID stands for an IPv4 address (::ffff:a.b.c.d)."""
+    return gid.startswith(_MAPPED)
+
+
+def check_gid(gid: bytes) -> None:
+    """Raise ValueError unless `gid` is 16 bytes long."""
+    if len(gid) != 16:
+        raise ValueError(f"a GID has 16 bytes, not {len(gid)}")
+
+
+def frame_count(length: int, segment: int) -> int:
+    """Return how many frames of `segment` bytes make `length` bytes."""
+    return -(-length // segment)
+
+
+def closed_error() -> OSError:
+    """Return the error for the use of a closed link."""
+    return OSError(errno.EBADF, "the link is closed")

@@ -1,0 +1,7 @@
+"""The exceptions of pyverbs. Each also carries ``errno`` (None if it has none) and ``reason``, the words alone."""
+
+from softverbs.core.errors import PyverbsError as PyverbsError
+from softverbs.core.errors import PyverbsRDMAError as PyverbsRDMAError
+from softverbs.core.errors import PyverbsUserError as PyverbsUserError
+
+__all__ = ["PyverbsError", "PyverbsRDMAError", "PyverbsUserError"]
