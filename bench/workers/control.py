@@ -19,16 +19,18 @@ class Line:
     """A line to the other side; it carries JSON values, and the end of one side ends the other."""
 
     def __init__(self, endpoint: socket.socket) -> None:
-        self._file = endpoint.makefile("rw", encoding="utf-8")
+        # Two files, because a text file that is written forgets what it has read ahead.
+        self._reader = endpoint.makefile("r", encoding="utf-8")
+        self._writer = endpoint.makefile("w", encoding="utf-8")
 
     def send(self, value: Any) -> None:
         """Send one JSON value."""
-        self._file.write(json.dumps(value) + "\n")
-        self._file.flush()
+        self._writer.write(json.dumps(value) + "\n")
+        self._writer.flush()
 
     def receive(self) -> Any:
         """Wait for one JSON value; ends this process if the other side is gone."""
-        text = self._file.readline()
+        text = self._reader.readline()
         if not text:
             sys.exit("the other side of the measurement ended")
         return json.loads(text)

@@ -95,7 +95,8 @@ class Device:
         _devices.add(self)
         self._thread: threading.Thread | None = None
         if thread:
-            self._thread = threading.Thread(target=_run, args=(weakref.ref(self),), name=f"{name} progress", daemon=True)
+            work = (weakref.ref(self),)
+            self._thread = threading.Thread(target=_run, args=work, name=f"{name} progress", daemon=True)
             self._thread.start()
 
     def __enter__(self) -> "Device":
@@ -141,7 +142,8 @@ class Device:
                 if self.idle is not None:
                     self.idle(_earlier(due, end))
                 elif now - start > SPIN_NS:
-                    sleep_ms = min(2 * sleep_ms, LONGEST_SLEEP_MS) if self._sleep(_earlier(due, end), now, sleep_ms) else 1
+                    quiet = self._sleep(_earlier(due, end), now, sleep_ms)
+                    sleep_ms = min(2 * sleep_ms, LONGEST_SLEEP_MS) if quiet else 1
         finally:
             self._waiting -= 1
 
@@ -213,7 +215,7 @@ class Device:
             raise PyverbsRDMAError(self.port.failure, errno.EIO)
 
     def wall_clock_offset(self) -> int:
-        """ns to add to the device's time for the time since 1970; 0 in virtual time."""
+        """Nanoseconds to add to the device's time for the time since 1970; 0 in virtual time."""
         return time.time_ns() - time.monotonic_ns() if self.clock is time.monotonic_ns else 0
 
     def close(self) -> None:
@@ -243,11 +245,13 @@ class Device:
         """In the child: the link's sockets and the thread are the parent's."""
         self.lock._at_fork_reinit()  # type: ignore[attr-defined]
         self._thread = None
-        self.port.fail(f"device {self.name} was opened before fork(): it belongs to process {self._pid}; open one in this process")
+        self.port.fail(
+            f"device {self.name} was opened before fork(): it belongs to process {self._pid}; open one in this process"
+        )
 
 
 def _run(reference: "weakref.ref[Device]") -> None:
-    """The background thread. It holds no reference to the device while it sleeps, so that the device can be collected."""
+    """The background thread. While it sleeps it holds no reference to the device, so that this can be collected."""
     while True:
         device = reference()
         if device is None:

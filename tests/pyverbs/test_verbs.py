@@ -33,15 +33,46 @@ def refused(code: int, words: str) -> None:
 def test_every_function_is_documented_and_exported() -> None:
     for name in verbs.__all__:
         assert getattr(verbs, name).__doc__, name
-    for name in (
-        "ibv_create_cq ibv_destroy_cq ibv_resize_cq ibv_poll_cq ibv_req_notify_cq ibv_get_cq_event ibv_ack_cq_events "
-        "ibv_create_cq_ex ibv_cq_ex_to_cq ibv_start_poll ibv_next_poll ibv_end_poll ibv_wc_read_opcode "
-        "ibv_create_comp_channel ibv_destroy_comp_channel ibv_create_comp_cntr ibv_destroy_comp_cntr ibv_set_comp_cntr "
-        "ibv_set_err_comp_cntr ibv_inc_comp_cntr ibv_inc_err_comp_cntr ibv_read_comp_cntr ibv_read_err_comp_cntr "
-        "ibv_query_comp_cntr_caps ibv_qp_attach_comp_cntr ibv_open_device ibv_close_device ibv_alloc_pd ibv_dealloc_pd "
-        "ibv_reg_mr ibv_dereg_mr ibv_create_qp ibv_destroy_qp ibv_modify_qp ibv_query_qp ibv_post_send ibv_post_recv"
-    ).split():
-        assert name in verbs.__all__
+    families = {
+        "ibv_create_cq",
+        "ibv_destroy_cq",
+        "ibv_resize_cq",
+        "ibv_poll_cq",
+        "ibv_req_notify_cq",
+        "ibv_get_cq_event",
+        "ibv_ack_cq_events",
+        "ibv_create_cq_ex",
+        "ibv_cq_ex_to_cq",
+        "ibv_start_poll",
+        "ibv_next_poll",
+        "ibv_end_poll",
+        "ibv_wc_read_opcode",
+        "ibv_create_comp_channel",
+        "ibv_destroy_comp_channel",
+        "ibv_create_comp_cntr",
+        "ibv_destroy_comp_cntr",
+        "ibv_set_comp_cntr",
+        "ibv_set_err_comp_cntr",
+        "ibv_inc_comp_cntr",
+        "ibv_inc_err_comp_cntr",
+        "ibv_read_comp_cntr",
+        "ibv_read_err_comp_cntr",
+        "ibv_query_comp_cntr_caps",
+        "ibv_qp_attach_comp_cntr",
+        "ibv_open_device",
+        "ibv_close_device",
+        "ibv_alloc_pd",
+        "ibv_dealloc_pd",
+        "ibv_reg_mr",
+        "ibv_dereg_mr",
+        "ibv_create_qp",
+        "ibv_destroy_qp",
+        "ibv_modify_qp",
+        "ibv_query_qp",
+        "ibv_post_send",
+        "ibv_post_recv",
+    }
+    assert families <= set(verbs.__all__)
 
 
 def test_counters(rig: Any) -> None:

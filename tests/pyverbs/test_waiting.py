@@ -210,7 +210,7 @@ def test_values_are_checked(rig: Any) -> None:
     counter = rig.counter()
     for act in (counter.set, counter.set_err, counter.inc, counter.inc_err):
         for value in (-1, 2**64, "1", 1.0, None):
-            with pytest.raises(PyverbsRDMAError, match="uint64|integer") as caught:
+            with pytest.raises(PyverbsRDMAError, match=r"uint64|integer") as caught:
                 act(value)
             assert caught.value.errno == errno.EINVAL
     assert counter.read_pair() == (0, 0)

@@ -20,10 +20,10 @@ if not cython.compiled:
     from softverbs.core.host import Host
     from softverbs.core.memory import copy, load8, load16, load32, load64, store32, store64
     from softverbs.core.rings import (
+        CQ_BYTE_LEN,
         CQ_DLID_PATH_BITS,
         CQ_FLAGS,
         CQ_IMM,
-        CQ_BYTE_LEN,
         CQ_OPCODE,
         CQ_PKEY_INDEX,
         CQ_QP_NUM,
@@ -104,8 +104,14 @@ class CompletionQueue:
     """A completion queue (ibv_create_cq(3)). The port drives it; applications poll it."""
 
     def __init__(
-        self, port: Host, context_id: object, cqe: int, cq_context: object, channel: "CompChannel | None",
-        comp_vector: int, flags: int,
+        self,
+        port: Host,
+        context_id: object,
+        cqe: int,
+        cq_context: object,
+        channel: "CompChannel | None",
+        comp_vector: int,
+        flags: int,
     ) -> None:
         """
         :param port: the port that it belongs to
@@ -153,8 +159,16 @@ class CompletionQueue:
     # -- the device's side
 
     def push(
-        self, wr_id: int, status: int, opcode: int, qp_num: int, byte_len: int, imm: int, wc_flags: int,
-        solicited: bool, reason: str | None,
+        self,
+        wr_id: int,
+        status: int,
+        opcode: int,
+        qp_num: int,
+        byte_len: int,
+        imm: int,
+        wc_flags: int,
+        solicited: bool,
+        reason: str | None,
     ) -> None:
         """Appends an entry and raises the event that it is due (IBA 11.4.2.2)."""
         ring = self.ring
@@ -318,7 +332,8 @@ class CompletionQueue:
         if count < 0 or self.events_acked + count > self.events_read:
             raise PyverbsRDMAError(
                 f"{count} events acknowledged on completion queue {self.handle}: {self.events_read} were read and "
-                f"{self.events_acked} of them acknowledged already", errno.EINVAL
+                f"{self.events_acked} of them acknowledged already",
+                errno.EINVAL,
             )
         self.events_acked += count
 
@@ -330,7 +345,9 @@ class CompletionQueue:
         if self.closed:
             return
         if self.users:
-            raise PyverbsRDMAError(f"completion queue {self.handle} is used by {self.users} QP or SRQ queues", errno.EBUSY)
+            raise PyverbsRDMAError(
+                f"completion queue {self.handle} is used by {self.users} QP or SRQ queues", errno.EBUSY
+            )
         self.closed = True
         if self.channel is not None:
             self.channel.forget(self)
@@ -534,7 +551,8 @@ class CompCntr:
             return
         if self.attached:
             raise PyverbsRDMAError(
-                f"counter {self.handle} is attached to {self.attached} (QP, operation) pairs: destroy the QPs first", errno.EBUSY
+                f"counter {self.handle} is attached to {self.attached} (QP, operation) pairs: destroy the QPs first",
+                errno.EBUSY,
             )
         self.closed = True
         self.port.leave("completion counter")
@@ -549,8 +567,19 @@ class Watch:
 
 
 def complete(
-    cq: CompletionQueue, counter: "CompCntr | None", payload: int, listed: bool, solicited: bool, wr_id: int, status: int,
-    opcode: int, qp_num: int, byte_len: int, imm: int, wc_flags: int, reason: str | None,
+    cq: CompletionQueue,
+    counter: "CompCntr | None",
+    payload: int,
+    listed: bool,
+    solicited: bool,
+    wr_id: int,
+    status: int,
+    opcode: int,
+    qp_num: int,
+    byte_len: int,
+    imm: int,
+    wc_flags: int,
+    reason: str | None,
 ) -> None:
     """Retires one work request: first the counter, then the completion queue.
 

@@ -13,6 +13,7 @@ cdef class Connection:
     cdef readonly uint32_t qp_num
     cdef public uint32_t dest_qp_num
     cdef public Path path
+    cdef public bint connected
     cdef public uint32_t mtu
     cdef public uint32_t pkey
     cdef public uint32_t access

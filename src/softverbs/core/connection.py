@@ -28,7 +28,9 @@ class Connection:
         self.pd = pd
         self.qp_num = qp_num
         self.dest_qp_num = 0
-        self.path: Path | None = None
+        #: There is one from RTR on: ``connected``.
+        self.path: Path = None  # type: ignore[assignment]
+        self.connected = False
         self.mtu = 1024
         self.pkey = 0xFFFF
         self.access = 0

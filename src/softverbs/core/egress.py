@@ -49,7 +49,7 @@ class Egress:
         self.address = self.block.address
         self.used = 0
         self.bursts = 0
-        self.paths: list[Path | None] = [None] * MAX_BURSTS
+        self.paths: list[Path] = [None] * MAX_BURSTS  # type: ignore[list-item]
         self.offsets = [0] * 512  # MAX_BURSTS: C wants a literal
         self.lengths = [0] * 512
         self.segments = [0] * 512

@@ -48,7 +48,7 @@ class Host:
         """Makes progress on behalf of an application that polls. The lock is held."""
         raise NotImplementedError
 
-    def schedule(self, qp: object) -> None:
+    def schedule(self, qp: Any) -> None:
         """A queue pair has something to do."""
         raise NotImplementedError
 
@@ -60,22 +60,22 @@ class Host:
         """Says in the device's log why something was refused."""
         raise NotImplementedError
 
-    def on_overrun(self, cq: object) -> None:
+    def on_overrun(self, cq: Any) -> None:
         """A completion queue has overrun: its QPs go to ERR, soon."""
         raise NotImplementedError
 
-    def delay_counter(self, counter: object) -> None:
+    def delay_counter(self, counter: Any) -> None:
         """A counter has updates that become visible later."""
         raise NotImplementedError
 
-    def path_to(self, vector: object) -> Any:
+    def path_to(self, vector: Any) -> Any:
         """The ``Path`` to an address vector; PyverbsRDMAError where there is none."""
         raise NotImplementedError
 
-    def enter_qp(self, qp: object) -> int:
+    def enter_qp(self, qp: Any) -> int:
         """Gives a new queue pair its number; ENOMEM where there are too many."""
         raise NotImplementedError
 
-    def remove_qp(self, qp: object) -> None:
+    def remove_qp(self, qp: Any) -> None:
         """A queue pair is gone."""
         raise NotImplementedError

@@ -25,7 +25,8 @@ if not cython.compiled:
     from softverbs.core.headers import bth_dest_qpn, bth_opcode, bth_pad, bth_pkey, bth_version
     from softverbs.core.host import Host
     from softverbs.core.icrc import IcrcPath
-    from softverbs.core.opcodes import BTH_LENGTH, EXPLAIN, PAYLOAD, flags as opcode_flags, header_length
+    from softverbs.core.opcodes import BTH_LENGTH, EXPLAIN, PAYLOAD, header_length
+    from softverbs.core.opcodes import flags as opcode_flags
     from softverbs.core.qp import AddressVector, QueuePair
     from softverbs.core.regions import Regions
 
@@ -121,7 +122,8 @@ class Port(Host):
         """
         self.now = now
         work = self._pump()
-        work += self.link.receive(now, self)
+        received: int = self.link.receive(now, self)
+        work += received
         if self.timer_due != 0 and now >= self.timer_due:
             self._run_timers()
         if self.counter_due != 0 and now >= self.counter_due:
@@ -178,7 +180,7 @@ class Port(Host):
         egress = self.egress
         while self.flushed < egress.bursts:
             index = self.flushed
-            path: Path = egress.paths[index]
+            path = egress.paths[index]
             address = egress.address + egress.offsets[index]
             if path.local:
                 self.local_turns += 1
@@ -207,7 +209,8 @@ class Port(Host):
 
     def receive(self, peer: Peer, address: int, length: int, segment: int) -> None:
         """Frames from a peer: ``length`` bytes at ``address``, each frame ``segment`` long but the last, which may be
-        shorter. The memory may be written to."""
+        shorter. The memory may be written to.
+        """
         if segment <= 0:
             self.drops[SHORT] += 1
             return
@@ -242,7 +245,7 @@ class Port(Host):
             return self._drop(TRANSPORT)
         headers = header_length(opcode)
         payload = length - ICRC_SIZE - headers - bth_pad(frame)
-        if payload < 0 or payload + bth_pad(frame) > 0 and not flags & PAYLOAD:
+        if payload < 0 or (payload + bth_pad(frame) > 0 and not flags & PAYLOAD):
             return self._drop(MALFORMED)
         if bth_pkey(frame) & PKEY_BITS != PKEY_BITS:
             return self._drop(PKEY)
@@ -262,8 +265,9 @@ class Port(Host):
                 return self._drop(ICRC)
         return qp
 
-    def _drop(self, cause: int) -> None:
+    def _drop(self, cause: int) -> "QueuePair | None":
         self.drops[cause] += 1
+        return None
 
     # -- what the objects of the device report (Host)
 
@@ -376,7 +380,8 @@ class Port(Host):
         if is_ipv4(source) != is_ipv4(vector.dgid):
             raise PyverbsRDMAError(
                 f"dgid {gid_name(vector.dgid)} and the GID at sgid_index {vector.sgid_index}, {gid_name(source)}, "
-                "are not of one IP version", errno.EINVAL
+                "are not of one IP version",
+                errno.EINVAL,
             )
         try:
             route = self.link.route(

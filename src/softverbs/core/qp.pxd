@@ -3,10 +3,6 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from softverbs.core.completion cimport CompCntr, CompletionQueue
 from softverbs.core.connection cimport Connection
 from softverbs.core.constants cimport (
-    ACCESS_LOCAL_WRITE,
-    ACCESS_REMOTE_ATOMIC,
-    ACCESS_REMOTE_READ,
-    ACCESS_REMOTE_WRITE,
     EVENT_COMM_EST,
     EVENT_QP_FATAL,
     EVENT_SQ_DRAINED,
@@ -28,7 +24,6 @@ from softverbs.core.constants cimport (
     SEND_SOLICITED,
     WR_ATOMIC_FETCH_AND_ADD,
     WR_BIND_MW,
-    WR_LOCAL_INV,
     WR_RDMA_READ,
     WR_SEND_WITH_INV,
 )
@@ -46,7 +41,7 @@ from softverbs.core.opcodes cimport (
     RESPONSE,
     header_length,
 )
-from softverbs.core.regions cimport ProtectionDomain, Regions
+from softverbs.core.regions cimport ProtectionDomain
 from softverbs.core.requester cimport Requester, is_atomic
 from softverbs.core.responder cimport Responder
 from softverbs.core.rings cimport (
@@ -68,7 +63,6 @@ from softverbs.core.rings cimport (
     SQ_SGES,
     SQ_STATE,
     SQ_SWAP,
-    SQ_WR_ID,
     WQE_POSTED,
     Ring,
 )
@@ -122,7 +116,7 @@ cdef class QueuePair:
     cdef uint64_t _put_elements(self, uintptr_t at, list elements, uint32_t limit, object name) except? 0
     @cython.locals(length=uint64_t, element=SGE, at=uintptr_t, size=uint32_t)
     cdef uint64_t _put_inline(self, uintptr_t slot, int opcode, list elements) except? 0
-    @cython.locals(connection=Connection, regions=Regions, size=uint32_t, address=uintptr_t)
+    @cython.locals(size=uint32_t, address=uintptr_t)
     cdef bint _copy_inline(self, uintptr_t at, SGE element) except -1
     cdef void _check_read(self, int opcode, uint64_t length) except *
     cdef void _put_bind(self, uintptr_t slot, SendWR wr) except *

@@ -1,6 +1,6 @@
 """The queue pair: its states, its queues, and who does its work.
 
-The states and what each change of state needs are a table (ibv_modify_qp(3), IBA 11.2.5.2). A send work request is
+What each change of state needs is a table in ``qp_states``. A send work request is
 checked whole before it is written to its slot; once it is there it will be retired, by success or by error, unless
 the queue pair is reset or destroyed.
 """
@@ -18,18 +18,33 @@ from softverbs.core.errors import PyverbsRDMAError
 from softverbs.core.limits import (
     MAX_INLINE_DATA,
     MAX_MESSAGE_SIZE,
-    MAX_RD_ATOMIC,
     MAX_SGE,
+)
+from softverbs.core.qp_states import (
+    ACCESS_FLAGS,
+    AV,
+    CUR_STATE,
+    DEST_QPN,
+    EN_SQD_ASYNC_NOTIFY,
+    MAX_QP_RD_ATOMIC,
+    MIN_RNR_TIMER,
+    PATH_MTU,
+    QPT_RC,
+    RETRY_CNT,
+    RNR_RETRY,
+    RQ_PSN,
+    SQ_PSN,
+    STATE,
+    STATE_NAMES,
+    TIMEOUT,
+    check_transition,
+    check_values,
 )
 
 if not cython.compiled:
     from softverbs.core.completion import CompCntr, CompletionQueue
     from softverbs.core.connection import Connection
     from softverbs.core.constants import (
-        ACCESS_LOCAL_WRITE,
-        ACCESS_REMOTE_ATOMIC,
-        ACCESS_REMOTE_READ,
-        ACCESS_REMOTE_WRITE,
         EVENT_COMM_EST,
         EVENT_QP_FATAL,
         EVENT_SQ_DRAINED,
@@ -51,7 +66,6 @@ if not cython.compiled:
         SEND_SOLICITED,
         WR_ATOMIC_FETCH_AND_ADD,
         WR_BIND_MW,
-        WR_LOCAL_INV,
         WR_RDMA_READ,
         WR_SEND_WITH_INV,
     )
@@ -69,7 +83,7 @@ if not cython.compiled:
         RESPONSE,
         header_length,
     )
-    from softverbs.core.regions import ProtectionDomain, Regions
+    from softverbs.core.regions import ProtectionDomain
     from softverbs.core.requester import Requester, is_atomic
     from softverbs.core.responder import Responder
     from softverbs.core.rings import (
@@ -91,107 +105,27 @@ if not cython.compiled:
         SQ_SGES,
         SQ_STATE,
         SQ_SWAP,
-        SQ_WR_ID,
         WQE_POSTED,
         Ring,
     )
     from softverbs.core.wr import SGE, RecvWR, SendWR
 
-QPT_RC = 2
-
-# enum ibv_qp_attr_mask
-STATE = 1 << 0
-CUR_STATE = 1 << 1
-EN_SQD_ASYNC_NOTIFY = 1 << 2
-ACCESS_FLAGS = 1 << 3
-PKEY_INDEX = 1 << 4
-PORT = 1 << 5
-QKEY = 1 << 6
-AV = 1 << 7
-PATH_MTU = 1 << 8
-TIMEOUT = 1 << 9
-RETRY_CNT = 1 << 10
-RNR_RETRY = 1 << 11
-RQ_PSN = 1 << 12
-MAX_QP_RD_ATOMIC = 1 << 13
-ALT_PATH = 1 << 14
-MIN_RNR_TIMER = 1 << 15
-SQ_PSN = 1 << 16
-MAX_DEST_RD_ATOMIC = 1 << 17
-PATH_MIG_STATE = 1 << 18
-CAP = 1 << 19
-DEST_QPN = 1 << 20
-RATE_LIMIT = 1 << 25
-
-MASK_NAMES = {
-    STATE: "IBV_QP_STATE",
-    CUR_STATE: "IBV_QP_CUR_STATE",
-    EN_SQD_ASYNC_NOTIFY: "IBV_QP_EN_SQD_ASYNC_NOTIFY",
-    ACCESS_FLAGS: "IBV_QP_ACCESS_FLAGS",
-    PKEY_INDEX: "IBV_QP_PKEY_INDEX",
-    PORT: "IBV_QP_PORT",
-    QKEY: "IBV_QP_QKEY",
-    AV: "IBV_QP_AV",
-    PATH_MTU: "IBV_QP_PATH_MTU",
-    TIMEOUT: "IBV_QP_TIMEOUT",
-    RETRY_CNT: "IBV_QP_RETRY_CNT",
-    RNR_RETRY: "IBV_QP_RNR_RETRY",
-    RQ_PSN: "IBV_QP_RQ_PSN",
-    MAX_QP_RD_ATOMIC: "IBV_QP_MAX_QP_RD_ATOMIC",
-    ALT_PATH: "IBV_QP_ALT_PATH",
-    MIN_RNR_TIMER: "IBV_QP_MIN_RNR_TIMER",
-    SQ_PSN: "IBV_QP_SQ_PSN",
-    MAX_DEST_RD_ATOMIC: "IBV_QP_MAX_DEST_RD_ATOMIC",
-    PATH_MIG_STATE: "IBV_QP_PATH_MIG_STATE",
-    CAP: "IBV_QP_CAP",
-    DEST_QPN: "IBV_QP_DEST_QPN",
-    RATE_LIMIT: "IBV_QP_RATE_LIMIT",
-}
-STATE_NAMES = ("RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR")
-
-_ON_THE_FLY = CUR_STATE | ACCESS_FLAGS | ALT_PATH | PATH_MIG_STATE | MIN_RNR_TIMER
-#: (from, to): (attributes that must be given, attributes that may be given), for reliable connections.
-TRANSITIONS = {
-    (0, 1): (PKEY_INDEX | PORT | ACCESS_FLAGS, 0),
-    (1, 1): (0, PKEY_INDEX | PORT | ACCESS_FLAGS),
-    (1, 2): (
-        AV | PATH_MTU | DEST_QPN | RQ_PSN | MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER,
-        ALT_PATH | ACCESS_FLAGS | PKEY_INDEX,
-    ),
-    (2, 3): (TIMEOUT | RETRY_CNT | RNR_RETRY | SQ_PSN | MAX_QP_RD_ATOMIC, _ON_THE_FLY),
-    (3, 3): (0, _ON_THE_FLY),
-    (3, 4): (0, EN_SQD_ASYNC_NOTIFY),
-    (4, 3): (0, _ON_THE_FLY),
-    (4, 4): (
-        0,
-        PORT | AV | TIMEOUT | RETRY_CNT | RNR_RETRY | MAX_QP_RD_ATOMIC | MAX_DEST_RD_ATOMIC | PKEY_INDEX | _ON_THE_FLY,
-    ),
-}
-#: Attribute: (its bit, its largest value).
-RANGES = {
-    "pkey_index": (PKEY_INDEX, 0),
-    "dest_qp_num": (DEST_QPN, 0xFFFFFF),
-    "rq_psn": (RQ_PSN, 0xFFFFFF),
-    "sq_psn": (SQ_PSN, 0xFFFFFF),
-    "max_rd_atomic": (MAX_QP_RD_ATOMIC, MAX_RD_ATOMIC),
-    "max_dest_rd_atomic": (MAX_DEST_RD_ATOMIC, MAX_RD_ATOMIC),
-    "min_rnr_timer": (MIN_RNR_TIMER, 31),
-    "timeout": (TIMEOUT, 31),
-    "retry_cnt": (RETRY_CNT, 7),
-    "rnr_retry": (RNR_RETRY, 7),
-    "qkey": (QKEY, 2**32 - 1),
-    "en_sqd_async_notify": (EN_SQD_ASYNC_NOTIFY, 1),
-}
-_SEND_FLAGS = 15
-_REMOTE_OPS = OP_REMOTE_RDMA_READ | OP_REMOTE_RDMA_WRITE
+_SEND_FLAGS = SEND_FENCE | SEND_SIGNALED | SEND_SOLICITED | SEND_INLINE
 
 
 class AddressVector:
     """Where a peer is: ``struct ibv_ah_attr`` as a RoCE device needs it."""
 
     def __init__(
-        self, dgid: bytes, sgid_index: int = 0, flow_label: int = 0, hop_limit: int = 64, traffic_class: int = 0, sl: int = 0,
-        port_num: int = 1, is_global: bool = True,
+        self,
+        dgid: bytes,
+        sgid_index: int = 0,
+        flow_label: int = 0,
+        hop_limit: int = 64,
+        traffic_class: int = 0,
+        sl: int = 0,
+        port_num: int = 1,
+        is_global: bool = True,
     ) -> None:
         """
         :param dgid: GID of the peer, 16 bytes
@@ -217,8 +151,16 @@ class QueuePair:
     """A reliable queue pair (ibv_create_qp(3))."""
 
     def __init__(
-        self, port: Host, context_id: object, pd: ProtectionDomain, send_cq: CompletionQueue, recv_cq: CompletionQueue,
-        srq: object, cap: tuple[int, int, int, int, int], qp_type: int, sq_sig_all: bool,
+        self,
+        port: Host,
+        context_id: object,
+        pd: ProtectionDomain,
+        send_cq: CompletionQueue,
+        recv_cq: CompletionQueue,
+        srq: object,
+        cap: tuple[int, int, int, int, int],
+        qp_type: int,
+        sq_sig_all: bool,
     ) -> None:
         """
         :param port: the port that it belongs to
@@ -271,7 +213,7 @@ class QueuePair:
 
     # -- posting
 
-    def post_send(self, wr: SendWR) -> None:
+    def post_send(self, wr: SendWR | None) -> None:
         """Posts a list of send work requests (ibv_post_send(3)).
 
         Those before the one that is refused are posted; the exception's ``bad_wr`` is the one.
@@ -300,13 +242,19 @@ class QueuePair:
         opcode = wr._opcode
         flags = wr._send_flags
         if self.state < QPS_RTS:
-            raise PyverbsRDMAError(f"QP {self.qp_num:#x} is in the state {STATE_NAMES[self.state]}, sends need RTS", errno.EINVAL)
+            raise PyverbsRDMAError(
+                f"QP {self.qp_num:#x} is in the state {STATE_NAMES[self.state]}, sends need RTS", errno.EINVAL
+            )
         if sq.tail - sq.head >= self.max_send_wr:
-            raise PyverbsRDMAError(f"the send queue of QP {self.qp_num:#x} is full: max_send_wr={self.max_send_wr}", errno.ENOMEM)
+            raise PyverbsRDMAError(
+                f"the send queue of QP {self.qp_num:#x} is full: max_send_wr={self.max_send_wr}", errno.ENOMEM
+            )
         if opcode > WR_SEND_WITH_INV:
             raise PyverbsRDMAError(f"opcode {opcode} is not supported on a reliable connection", errno.EINVAL)
         if flags & ~_SEND_FLAGS:
-            raise PyverbsRDMAError(f"send_flags {flags:#x}: of no meaning here: {flags & ~_SEND_FLAGS:#x}", errno.EINVAL)
+            raise PyverbsRDMAError(
+                f"send_flags {flags:#x}: of no meaning here: {flags & ~_SEND_FLAGS:#x}", errno.EINVAL
+            )
         slot = sq.slot(sq.tail)
         elements = wr._sg
         if flags & SEND_INLINE:
@@ -366,10 +314,8 @@ class QueuePair:
 
     def _copy_inline(self, at: int, element: SGE) -> bool:
         """Copies an element; where its key does not vouch for the memory, the kernel is asked."""
-        connection = self.connection
-        regions = connection.regions
         size = element._length
-        address = regions.translate(element._lkey, element._addr, size, 0, self.pd, self.qp_num)
+        address = self.connection.regions.translate(element._lkey, element._addr, size, 0, self.pd, self.qp_num)
         if address == 0:
             return copy_checked(at, element._addr, size)
         copy(at, address, size)
@@ -394,7 +340,7 @@ class QueuePair:
         store32(slot + SQ_SWAP + 4, info.mw_access_flags)
         store32(slot + SQ_LENGTH, 0)
 
-    def post_recv(self, wr: RecvWR) -> None:
+    def post_recv(self, wr: RecvWR | None) -> None:
         """Posts a list of receive work requests (ibv_post_recv(3)).
 
         :raises PyverbsRDMAError: as post_send
@@ -444,7 +390,7 @@ class QueuePair:
             if self.state < QPS_RTR or self.state > QPS_SQD or self.responder.failed:
                 return
             self.responder.on_request(
-                opcode, flags, psn, headers, frame + skip, size, bth_ack_request(frame), bth_solicited(frame)
+                opcode, flags, psn, headers, frame + skip, size, bth_ack_request(frame) != 0, bth_solicited(frame) != 0
             )
             if not self.established:
                 self.established = True
@@ -468,7 +414,7 @@ class QueuePair:
 
     def pump(self, egress: Egress, now: int) -> int:
         """Sends what is due. 1 where the arena is full and more is to come, else 0."""
-        if self.connection.path is None:
+        if not self.connection.connected:
             return 0
         more = self.responder.pump(egress, now)
         if self.responder.failed:
@@ -511,7 +457,7 @@ class QueuePair:
         due = self.responder.resume_at
         if self.state == QPS_RTS or self.state == QPS_SQD:
             other = self.requester.next_deadline()
-            if due == 0 or other != 0 and other < due:
+            if due == 0 or (other != 0 and other < due):
                 due = other
         return due
 
@@ -538,50 +484,13 @@ class QueuePair:
             raise PyverbsRDMAError(
                 f"cur_qp_state={values['cur_qp_state']}: the QP is in the state {STATE_NAMES[self.state]}", errno.EINVAL
             )
-        self._check_transition(target, mask)
-        path = self._check_values(values, mask)
+        check_transition(self.qp_num, self.state, target, mask)
+        check_values(values, mask, self.port.active_mtu)
+        path = self.port.path_to(values["ah_attr"]) if mask & AV else None
         for name, value in values.items():
             self.attributes[name] = value
         self._apply(values, mask, path)
         self._enter(target)
-
-    def _check_transition(self, target: int, mask: int) -> None:
-        change = f"{STATE_NAMES[self.state]} to {STATE_NAMES[target]}"
-        if target == QPS_RESET or target == QPS_ERR:
-            required, optional = 0, CUR_STATE
-        elif (self.state, target) in TRANSITIONS:
-            required, optional = TRANSITIONS[(self.state, target)]
-        else:
-            raise PyverbsRDMAError(f"QP {self.qp_num:#x} cannot go from {change}", errno.EINVAL)
-        missing = required & ~mask
-        invalid = mask & ~(required | optional | STATE | CUR_STATE)
-        if missing or invalid:
-            words = [f"{change}:"]
-            if missing:
-                words.append(f"missing {_mask_text(missing)}")
-            if invalid:
-                words.append(f"not allowed {_mask_text(invalid)}")
-            raise PyverbsRDMAError(" ".join(words), errno.EINVAL)
-
-    def _check_values(self, values: dict[str, Any], mask: int) -> "Path | None":
-        for name, (bit, most) in RANGES.items():
-            if mask & bit and not 0 <= values[name] <= most:
-                raise PyverbsRDMAError(f"{name}={values[name]} is out of range: 0 to {most}", errno.EINVAL)
-        if mask & PORT and values["port_num"] != 1:
-            raise PyverbsRDMAError(f"port_num={values['port_num']}: the device has port 1", errno.EINVAL)
-        if mask & ACCESS_FLAGS and values["qp_access_flags"] & ~0x3FF0003F:
-            raise PyverbsRDMAError(f"qp_access_flags={values['qp_access_flags']:#x}: unknown bits", errno.EINVAL)
-        if mask & PATH_MTU and not 1 <= values["path_mtu"] <= self.port.active_mtu:
-            raise PyverbsRDMAError(
-                f"path_mtu={values['path_mtu']} is out of range: IBV_MTU_256 (1) to the port's active_mtu ({self.port.active_mtu})",
-                errno.EINVAL,
-            )
-        if mask & ALT_PATH or mask & PATH_MIG_STATE and values["path_mig_state"] != 0:
-            raise PyverbsRDMAError("automatic path migration is not supported: no ALT_PATH, only MIGRATED", errno.EINVAL)
-        if mask & AV:
-            path: Path = self.port.path_to(values["ah_attr"])
-            return path
-        return None
 
     def _apply(self, values: dict[str, Any], mask: int, path: "Path | None") -> None:
         connection = self.connection
@@ -599,7 +508,9 @@ class QueuePair:
             self.responder.min_rnr_timer = values["min_rnr_timer"]
         if mask & (TIMEOUT | RETRY_CNT | RNR_RETRY | MAX_QP_RD_ATOMIC):
             known = self.attributes
-            timeout = int(4096 * 2 ** known["timeout"]) if known["timeout"] else 0  # 4.096 us * 2^timeout, IBA 9.7.6.1.3
+            timeout = (
+                int(4096 * 2 ** known["timeout"]) if known["timeout"] else 0
+            )  # 4.096 us * 2^timeout, IBA 9.7.6.1.3
             self.requester.configure(timeout, known["retry_cnt"], known["rnr_retry"], known["max_rd_atomic"])
         if mask & SQ_PSN:
             self.requester.reset(values["sq_psn"])
@@ -609,9 +520,10 @@ class QueuePair:
 
     def _take_path(self, path: Path, vector: AddressVector) -> None:
         self.connection.path = path
+        self.connection.connected = True
         self.source_high, self.source_low = struct.unpack(">QQ", vector.dgid)
         says = self.port.options.explain
-        self.responder.explains = says == "always" or says == "local" and (path.nearby or path.local)
+        self.responder.explains = says == "always" or (says == "local" and (path.nearby or path.local))
 
     def _enter(self, target: int) -> None:
         if target == QPS_RESET:
@@ -628,7 +540,7 @@ class QueuePair:
         self.requester.reset(0)
         self.responder.drop_receives()
         self.responder.reset(0, 0)
-        self.connection.path = None
+        self.connection.connected = False
         self.established = False
         self.notify_drained = False
         self._purge()
@@ -666,7 +578,8 @@ class QueuePair:
             raise PyverbsRDMAError("the counter belongs to another context than the QP", errno.EINVAL)
         if self.state not in (QPS_RESET, QPS_INIT):
             raise PyverbsRDMAError(
-                f"QP {self.qp_num:#x} is in the state {STATE_NAMES[self.state]}: counters are attached in RESET or INIT", errno.EINVAL
+                f"QP {self.qp_num:#x} is in the state {STATE_NAMES[self.state]}: attach counters in RESET or INIT",
+                errno.EINVAL,
             )
         unsupported = op_mask & ~self.port.options.counter_ops
         if unsupported:
@@ -716,14 +629,6 @@ def _check_cap(cap: tuple[int, int, int, int, int], options: Any) -> None:
     for name, value, most in zip(names, cap, limits, strict=True):
         if not 0 <= value <= most:
             raise PyverbsRDMAError(f"{name}={value} is out of range: 0 to {most}", errno.EINVAL)
-
-
-def _mask_text(mask: int) -> str:
-    names = []
-    for shift in range(32):
-        if mask & 1 << shift:
-            names.append(MASK_NAMES.get(1 << shift, f"{1 << shift:#x}"))
-    return ", ".join(names)
 
 
 def known_gid(attributes: dict[str, Any]) -> bytes:

@@ -128,7 +128,7 @@ class Regions:
         if index >= len(self.entries):
             return None
         entry = self.entries[index]
-        if entry is None or entry.lkey != key and entry.rkey != key:
+        if entry is None or (entry.lkey != key and entry.rkey != key):
             return None
         return entry
 
@@ -220,7 +220,9 @@ class Regions:
         window.rkey = self._enter(window)
         return window
 
-    def bind(self, window: MemoryRegion, region: MemoryRegion, va: int, length: int, access: int, rkey: int, qp_num: int) -> str:
+    def bind(
+        self, window: MemoryRegion, region: MemoryRegion, va: int, length: int, access: int, rkey: int, qp_num: int
+    ) -> str:
         """Binds a window to a part of a region; "" or the reason why not (ibv_bind_mw(3), IBA 10.6.7.2)."""
         if window.window_type == MW_TYPE_2 and window.valid:
             return f"memory window {window.rkey:#x} of type 2 is bound already: invalidate it first"
@@ -296,5 +298,6 @@ def _check_access(access: int) -> None:
         raise PyverbsRDMAError(f"unknown access flags {access & ~known:#x}", errno.EINVAL)
     if access & (ACCESS_REMOTE_WRITE | ACCESS_REMOTE_ATOMIC) and not access & ACCESS_LOCAL_WRITE:
         raise PyverbsRDMAError(
-            f"access {rights_text(access)}: REMOTE_WRITE and REMOTE_ATOMIC need LOCAL_WRITE (ibv_reg_mr(3))", errno.EINVAL
+            f"access {rights_text(access)}: REMOTE_WRITE and REMOTE_ATOMIC need LOCAL_WRITE (ibv_reg_mr(3))",
+            errno.EINVAL,
         )

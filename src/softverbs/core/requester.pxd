@@ -7,7 +7,6 @@ from softverbs.core.constants cimport (
     SEND_FENCE,
     SEND_INLINE,
     SEND_SIGNALED,
-    SEND_SOLICITED,
     WC_BAD_RESP_ERR,
     WC_BIND_MW,
     WC_COMP_SWAP,
@@ -47,38 +46,12 @@ from softverbs.core.headers cimport (
     NAK_REMOTE_ACCESS,
     aeth_syndrome,
     atomic_ack_original,
-    put_atomic_eth,
-    put_bth,
-    put_ieth,
-    put_imm,
-    put_reth,
     rnr_timer_ns,
 )
-from softverbs.core.memory cimport Block, copy, fill, load8, load16, load32, load64, store8, store32, store64
-from softverbs.core.opcodes cimport (
-    BTH_LENGTH,
-    LAST,
-    ONLY,
-    RC_COMPARE_SWAP,
-    RC_FETCH_ADD,
-    RC_RDMA_READ_REQUEST,
-    RC_RDMA_WRITE_FIRST,
-    RC_RDMA_WRITE_LAST,
-    RC_RDMA_WRITE_LAST_WITH_IMMEDIATE,
-    RC_RDMA_WRITE_MIDDLE,
-    RC_RDMA_WRITE_ONLY,
-    RC_RDMA_WRITE_ONLY_WITH_IMMEDIATE,
-    RC_SEND_FIRST,
-    RC_SEND_LAST,
-    RC_SEND_LAST_WITH_IMMEDIATE,
-    RC_SEND_LAST_WITH_INVALIDATE,
-    RC_SEND_MIDDLE,
-    RC_SEND_ONLY,
-    RC_SEND_ONLY_WITH_IMMEDIATE,
-    RC_SEND_ONLY_WITH_INVALIDATE,
-)
+from softverbs.core.memory cimport Block, load8, load16, load32, load64, store32, store64
+from softverbs.core.opcodes cimport LAST, ONLY
+from softverbs.core.packets cimport MAX_HEADERS, write_atomic_request, write_payload, write_read_request
 from softverbs.core.psn cimport add, diff
-from softverbs.core.regions cimport MemoryRegion
 from softverbs.core.rings cimport (
     SQ_COMPARE_ADD,
     SQ_FIRST_PSN,
@@ -104,7 +77,6 @@ cdef int PACKET_COST
 cdef int ACK_EVERY
 cdef int RNR_RETRY_FOREVER
 cdef int ATOMIC_SIZE
-cdef int MAX_HEADERS
 
 cdef class Requester:
     cdef Connection connection
@@ -156,12 +128,11 @@ cdef class Requester:
     cdef object _bind(self, uintptr_t slot)
     @cython.locals(opcode=int, length=uint32_t)
     cdef void _emit(self, uintptr_t slot, uintptr_t address, Egress egress, int64_t now) except *
-    @cython.locals(connection=Connection, first=uint32_t, done=uint32_t, skip=uint64_t, length=uint32_t)
+    @cython.locals(done=uint32_t, skip=uint32_t, psn=uint32_t, length=uint32_t)
     cdef uint32_t _emit_read(self, uintptr_t slot, uintptr_t address) except? 0
-    @cython.locals(connection=Connection, va=uint64_t, rkey=uint32_t, operand=uint64_t)
-    cdef uint32_t _emit_atomic(self, uintptr_t slot, int opcode, uintptr_t address) except? 0
-    @cython.locals(connection=Connection, total=uint64_t, part=uint64_t, last=bint, code=int, at=uintptr_t, flags=int, pad=int, ask=bint, solicited=bint)
-    cdef uint32_t _emit_payload(self, uintptr_t slot, int opcode, uintptr_t address) except? 0
+    cdef void _sent(self, uint32_t psn, uint32_t payload) noexcept
+    @cython.locals(part=uint64_t, last=bint, ask=bint, length=uint32_t)
+    cdef uint32_t _emit_payload(self, uintptr_t slot, uintptr_t address) except? 0
     @cython.locals(syndrome=int, kind=int)
     cdef void on_acknowledge(self, uint32_t psn, uintptr_t aeth, int64_t now) except *
     cdef void _on_rnr(self, uint32_t psn, int timer, int64_t now) except *
@@ -197,5 +168,4 @@ cdef class Requester:
     cpdef void flush(self, object reason) except *
 
 cdef bint is_atomic(int opcode) noexcept
-cdef int wire_opcode(int opcode, bint first, bint last) noexcept
 cdef int completion_opcode(int opcode) noexcept

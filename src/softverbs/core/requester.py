@@ -24,7 +24,6 @@ if not cython.compiled:
         SEND_FENCE,
         SEND_INLINE,
         SEND_SIGNALED,
-        SEND_SOLICITED,
         WC_BAD_RESP_ERR,
         WC_BIND_MW,
         WC_COMP_SWAP,
@@ -64,38 +63,12 @@ if not cython.compiled:
         NAK_REMOTE_ACCESS,
         aeth_syndrome,
         atomic_ack_original,
-        put_atomic_eth,
-        put_bth,
-        put_ieth,
-        put_imm,
-        put_reth,
         rnr_timer_ns,
     )
-    from softverbs.core.memory import Block, copy, fill, load8, load16, load32, load64, store8, store32, store64
-    from softverbs.core.opcodes import (
-        BTH_LENGTH,
-        LAST,
-        ONLY,
-        RC_COMPARE_SWAP,
-        RC_FETCH_ADD,
-        RC_RDMA_READ_REQUEST,
-        RC_RDMA_WRITE_FIRST,
-        RC_RDMA_WRITE_LAST,
-        RC_RDMA_WRITE_LAST_WITH_IMMEDIATE,
-        RC_RDMA_WRITE_MIDDLE,
-        RC_RDMA_WRITE_ONLY,
-        RC_RDMA_WRITE_ONLY_WITH_IMMEDIATE,
-        RC_SEND_FIRST,
-        RC_SEND_LAST,
-        RC_SEND_LAST_WITH_IMMEDIATE,
-        RC_SEND_LAST_WITH_INVALIDATE,
-        RC_SEND_MIDDLE,
-        RC_SEND_ONLY,
-        RC_SEND_ONLY_WITH_IMMEDIATE,
-        RC_SEND_ONLY_WITH_INVALIDATE,
-    )
+    from softverbs.core.memory import Block, load8, load16, load32, load64, store32, store64
+    from softverbs.core.opcodes import LAST, ONLY
+    from softverbs.core.packets import MAX_HEADERS, write_atomic_request, write_payload, write_read_request
     from softverbs.core.psn import add, diff
-    from softverbs.core.regions import MemoryRegion
     from softverbs.core.rings import (
         SQ_COMPARE_ADD,
         SQ_FIRST_PSN,
@@ -123,7 +96,6 @@ PACKET_COST = 64
 ACK_EVERY = 16
 RNR_RETRY_FOREVER = 7  # IBA 9.7.5.2.8
 ATOMIC_SIZE = 8
-MAX_HEADERS = 40
 
 
 class Requester:
@@ -224,7 +196,7 @@ class Requester:
             return self._perform_locally(slot, opcode)
         reading = opcode == WR_RDMA_READ or is_atomic(opcode)
         flags = load8(slot + SQ_FLAGS)
-        if self.reads > 0 and (flags & SEND_FENCE or reading and self.reads >= self.max_reads):
+        if self.reads > 0 and (flags & SEND_FENCE or (reading and self.reads >= self.max_reads)):
             return False
         if not flags & SEND_INLINE:
             right = ACCESS_LOCAL_WRITE if reading else 0
@@ -266,8 +238,13 @@ class Requester:
         if window is None or region is None:
             return "the memory window or the memory region to bind is gone"
         return connection.regions.bind(
-            window, region, load64(slot + SQ_REMOTE_ADDRESS), load64(slot + SQ_COMPARE_ADD), load32(slot + SQ_SWAP + 4),
-            load32(slot + SQ_IMM), connection.qp_num,
+            window,
+            region,
+            load64(slot + SQ_REMOTE_ADDRESS),
+            load64(slot + SQ_COMPARE_ADD),
+            load32(slot + SQ_SWAP + 4),
+            load32(slot + SQ_IMM),
+            connection.qp_num,
         )
 
     def _emit(self, slot: int, address: int, egress: Egress, now: int) -> None:
@@ -276,9 +253,10 @@ class Requester:
         if opcode == WR_RDMA_READ:
             length = self._emit_read(slot, address)
         elif is_atomic(opcode):
-            length = self._emit_atomic(slot, opcode, address)
+            length = write_atomic_request(self.connection, slot, address, self.psn)
+            self._sent(add(self.psn, 1), 0)
         else:
-            length = self._emit_payload(slot, opcode, address)
+            length = self._emit_payload(slot, address)
         if length == 0:
             return
         egress.commit(self.connection.path, length)
@@ -290,78 +268,42 @@ class Requester:
             self.deadline = now + self.timeout
 
     def _emit_read(self, slot: int, address: int) -> int:
-        connection = self.connection
-        first = load32(slot + SQ_FIRST_PSN)
+        """A READ request for the responses that have not arrived."""
         done = load32(slot + SQ_RESPONSES)
-        skip = done * connection.mtu
-        length = load32(slot + SQ_LENGTH) - skip
-        self.psn = add(first, done)
-        put_bth(address, RC_RDMA_READ_REQUEST, 0, 0, connection.pkey, connection.dest_qp_num, 1, self.psn)
-        put_reth(address + BTH_LENGTH, load64(slot + SQ_REMOTE_ADDRESS) + skip, load32(slot + SQ_RKEY), length)
-        self.psn = add(load32(slot + SQ_LAST_PSN), 1)
-        self.in_flight += length + PACKET_COST
+        skip = done * self.connection.mtu
+        psn = add(load32(slot + SQ_FIRST_PSN), done)
+        length = write_read_request(self.connection, slot, address, psn, skip)
+        self._sent(add(load32(slot + SQ_LAST_PSN), 1), load32(slot + SQ_LENGTH) - skip)
+        return length
+
+    def _sent(self, psn: int, payload: int) -> None:
+        """A request of one packet is out, whose answer will bring ``payload`` bytes; ``psn`` comes next."""
+        self.psn = psn
+        self.in_flight += payload + PACKET_COST
         self.unasked = 0
         self.cursor += 1
-        return BTH_LENGTH + 16
 
-    def _emit_atomic(self, slot: int, opcode: int, address: int) -> int:
-        connection = self.connection
-        va = load64(slot + SQ_REMOTE_ADDRESS)
-        rkey = load32(slot + SQ_RKEY)
-        operand = load64(slot + SQ_COMPARE_ADD)
-        if opcode == WR_ATOMIC_CMP_AND_SWP:
-            put_bth(address, RC_COMPARE_SWAP, 0, 0, connection.pkey, connection.dest_qp_num, 1, self.psn)
-            put_atomic_eth(address + BTH_LENGTH, va, rkey, load64(slot + SQ_SWAP), operand)
-        else:
-            put_bth(address, RC_FETCH_ADD, 0, 0, connection.pkey, connection.dest_qp_num, 1, self.psn)
-            put_atomic_eth(address + BTH_LENGTH, va, rkey, operand, 0)
-        self.psn = add(self.psn, 1)
-        self.in_flight += PACKET_COST
-        self.unasked = 0
-        self.cursor += 1
-        return BTH_LENGTH + 28
-
-    def _emit_payload(self, slot: int, opcode: int, address: int) -> int:
+    def _emit_payload(self, slot: int, address: int) -> int:
         """A packet of a SEND or a WRITE; its length, or 0 where the application's memory is gone."""
-        connection = self.connection
-        total = load32(slot + SQ_LENGTH)
-        part = total - self.offset
-        last = part <= connection.mtu
+        part = load32(slot + SQ_LENGTH) - self.offset
+        last = part <= self.connection.mtu
         if not last:
-            part = connection.mtu
-        code = wire_opcode(opcode, self.offset == 0, last)
-        at = address + BTH_LENGTH
-        if code == RC_RDMA_WRITE_FIRST or code == RC_RDMA_WRITE_ONLY or code == RC_RDMA_WRITE_ONLY_WITH_IMMEDIATE:
-            put_reth(at, load64(slot + SQ_REMOTE_ADDRESS), load32(slot + SQ_RKEY), total)
-            at += 16
-        if last and (opcode == WR_SEND_WITH_IMM or opcode == WR_RDMA_WRITE_WITH_IMM):
-            put_imm(at, load32(slot + SQ_IMM))
-            at += 4
-        elif last and opcode == WR_SEND_WITH_INV:
-            put_ieth(at, load32(slot + SQ_IMM))
-            at += 4
-        flags = load8(slot + SQ_FLAGS)
-        if flags & SEND_INLINE:
-            copy(at, slot + SQ_SGES + self.offset, part)
-        elif not connection.gather(slot + SQ_SGES, load16(slot + SQ_NUM_SGE), self.offset, part, at):
-            self._doom(WC_LOC_PROT_ERR, connection.fault)
-            return 0
-        pad = -part & 3
-        if pad:
-            fill(at + part, 0, pad)
-        self.in_flight += part + PACKET_COST
+            part = self.connection.mtu
         self.unasked += 1
-        ask = last or self.unasked >= ACK_EVERY or self.in_flight >= self.window
-        if ask:
-            self.unasked = 0
-        solicited = last and flags & SEND_SOLICITED != 0
-        put_bth(address, code, solicited, pad, connection.pkey, connection.dest_qp_num, ask, self.psn)
+        ask = last or self.unasked >= ACK_EVERY or self.in_flight + part + PACKET_COST >= self.window
+        length = write_payload(self.connection, slot, address, self.psn, self.offset, part, ask)
+        if length == 0:
+            self._doom(WC_LOC_PROT_ERR, self.connection.fault)
+            return 0
+        self.in_flight += part + PACKET_COST
         self.psn = add(self.psn, 1)
         self.offset += part
+        if ask:
+            self.unasked = 0
         if last:
             self.offset = 0
             self.cursor += 1
-        return at + part + pad - address
+        return length
 
     # -- answers
 
@@ -388,7 +330,8 @@ class Requester:
             if self.rnr_retries_left == 0:
                 self._fail(
                     WC_RNR_RETRY_EXC_ERR,
-                    f"{self.connection.peer_name} had no receive posted for PSN {psn:#x}; tried {self.rnr_retry_count + 1} times",
+                    f"{self.connection.peer_name} had no receive posted for PSN {psn:#x}, "
+                    f"{self.rnr_retry_count + 1} times",
                 )
                 return
             self.rnr_retries_left -= 1
@@ -443,7 +386,9 @@ class Requester:
         if slot == 0:
             return
         if not is_atomic(load8(slot + SQ_OPCODE)):
-            self._fail(WC_BAD_RESP_ERR, f"{self.connection.peer_name} answered a READ (PSN {psn:#x}) with an atomic ACK")
+            self._fail(
+                WC_BAD_RESP_ERR, f"{self.connection.peer_name} answered a READ (PSN {psn:#x}) with an atomic ACK"
+            )
             return
         store64(self.scratch.address, atomic_ack_original(original))
         if not self.connection.scatter(slot + SQ_SGES, load16(slot + SQ_NUM_SGE), 0, ATOMIC_SIZE, self.scratch.address):
@@ -544,8 +489,19 @@ class Requester:
             self.cursor = self.sq.head
             self.offset = 0
         complete(
-            self.cq, self._counter(opcode), length, listed, False, load64(slot + SQ_WR_ID), status, completion_opcode(opcode),
-            self.connection.qp_num, length, 0, 0, reason,
+            self.cq,
+            self._counter(opcode),
+            length,
+            listed,
+            False,
+            load64(slot + SQ_WR_ID),
+            status,
+            completion_opcode(opcode),
+            self.connection.qp_num,
+            length,
+            0,
+            0,
+            reason,
         )
         if self.doomed and not self.failed and self.sq.head == self.doom_index:
             self._fail(self.doom_status, self.doom_reason)
@@ -633,8 +589,8 @@ class Requester:
         connection = self.connection
         heard = f"last heard at {self.last_heard} ns" if self.last_heard else "never heard"
         return (
-            f"{connection.peer_name}: {what}; oldest PSN without an answer {self.una:#x}, sent {self.retry_count + 1} times, "
-            f"{self.timeout / 1e6:g} ms apart; the peer was {heard}"
+            f"{connection.peer_name}: {what}; oldest PSN without an answer {self.una:#x}, "
+            f"sent {self.retry_count + 1} times, {self.timeout / 1e6:g} ms apart; the peer was {heard}"
         )
 
     def _refusal(self, psn: int, syndrome: int) -> str:
@@ -653,23 +609,6 @@ class Requester:
 def is_atomic(opcode: int) -> bool:
     """Whether a work request's opcode is that of an atomic."""
     return opcode == WR_ATOMIC_CMP_AND_SWP or opcode == WR_ATOMIC_FETCH_AND_ADD
-
-
-def wire_opcode(opcode: int, first: bool, last: bool) -> int:
-    """The BTH opcode of a packet of a SEND or WRITE."""
-    if opcode == WR_RDMA_WRITE or opcode == WR_RDMA_WRITE_WITH_IMM:
-        if not last:
-            return RC_RDMA_WRITE_FIRST if first else RC_RDMA_WRITE_MIDDLE
-        if opcode == WR_RDMA_WRITE:
-            return RC_RDMA_WRITE_ONLY if first else RC_RDMA_WRITE_LAST
-        return RC_RDMA_WRITE_ONLY_WITH_IMMEDIATE if first else RC_RDMA_WRITE_LAST_WITH_IMMEDIATE
-    if not last:
-        return RC_SEND_FIRST if first else RC_SEND_MIDDLE
-    if opcode == WR_SEND_WITH_IMM:
-        return RC_SEND_ONLY_WITH_IMMEDIATE if first else RC_SEND_LAST_WITH_IMMEDIATE
-    if opcode == WR_SEND_WITH_INV:
-        return RC_SEND_ONLY_WITH_INVALIDATE if first else RC_SEND_LAST_WITH_INVALIDATE
-    return RC_SEND_ONLY if first else RC_SEND_LAST
 
 
 def completion_opcode(opcode: int) -> int:

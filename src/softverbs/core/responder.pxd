@@ -20,8 +20,6 @@ from softverbs.core.constants cimport (
 )
 from softverbs.core.egress cimport Egress
 from softverbs.core.headers cimport (
-    AETH_ACK,
-    AETH_NO_CREDITS,
     AETH_RNR,
     NAK_INVALID_REQUEST,
     NAK_PSN_SEQUENCE,
@@ -33,42 +31,38 @@ from softverbs.core.headers cimport (
     atomic_va,
     ieth_rkey,
     imm,
-    put_aeth,
-    put_atomic_ack,
-    put_bth,
     reth_length,
     reth_rkey,
     reth_va,
 )
-from softverbs.core.memory cimport compare_swap64, copy, fetch_add64, fill, load32, load64, view
+from softverbs.core.memory cimport compare_swap64, copy, fetch_add64, load32, load64
 from softverbs.core.opcodes cimport (
     ATOMIC,
-    BTH_LENGTH,
-    EXPLAIN,
     FIRST,
     IETH,
     IMM,
     LAST,
     ONLY,
-    RC_ACKNOWLEDGE,
-    RC_ATOMIC_ACKNOWLEDGE,
     RC_COMPARE_SWAP,
-    RC_RDMA_READ_RESPONSE_FIRST,
-    RC_RDMA_READ_RESPONSE_LAST,
-    RC_RDMA_READ_RESPONSE_MIDDLE,
-    RC_RDMA_READ_RESPONSE_ONLY,
     READ,
     RETH,
     SEND,
     WRITE,
 )
+from softverbs.core.packets cimport (
+    MAX_HEADERS,
+    MAX_WORDS,
+    RETH_LENGTH,
+    write_acknowledge,
+    write_atomic_answer,
+    write_read_response,
+    write_words,
+)
 from softverbs.core.psn cimport add, diff
 from softverbs.core.rings cimport RQ_LENGTH, RQ_NUM_SGE, RQ_SGES, RQ_WR_ID, Ring
 
-cdef int AETH_LENGTH
 cdef int ATOMIC_SIZE
-cdef int MAX_HEADERS
-cdef int MAX_WORDS
+cdef int GRANT
 cdef int PACE_START
 cdef int PACE_LEAST
 cdef int PACE_MOST
@@ -157,20 +151,16 @@ cdef class Responder:
     cdef int pump(self, Egress egress, int64_t now) except -1
     @cython.locals(count=int64_t, index=int64_t, resource=Resource)
     cdef bint _pump_queued(self, Egress egress, int64_t now) except -1
-    @cython.locals(connection=Connection, address=uintptr_t, part=uint64_t, last=bint, first=bint, psn=uint32_t, at=uintptr_t, source=uintptr_t, pad=int)
+    @cython.locals(connection=Connection, address=uintptr_t, part=uint64_t, last=bint, first=bint, psn=uint32_t, source=uintptr_t, length=uint32_t)
     cdef bint _send_responses(self, Egress egress, Resource resource, int64_t now) except -1
     cdef void _stop_reading(self, uint32_t psn) except *
     @cython.locals(elapsed=int64_t)
     cdef bint _may_send(self, int64_t now) noexcept
-    @cython.locals(connection=Connection, address=uintptr_t)
+    @cython.locals(connection=Connection, address=uintptr_t, length=uint32_t)
     cdef bint _send_atomic(self, Egress egress, Resource resource) except -1
-    @cython.locals(connection=Connection, address=uintptr_t)
-    cdef bint _send_aeth(self, Egress egress, uint32_t psn, int syndrome) except -1
+    @cython.locals(address=uintptr_t)
+    cdef bint _send_acknowledge(self, Egress egress, uint32_t psn, int syndrome) except -1
+    @cython.locals(address=uintptr_t, length=uint32_t)
     cdef bint _send_nak(self, Egress egress) except -1
-    @cython.locals(connection=Connection, address=uintptr_t)
-    cdef void _send_words(self, Egress egress) except *
     @cython.locals(slot=uintptr_t)
     cpdef void flush(self, object reason) except *
-
-cdef int response_opcode(bint first, bint last) noexcept
-cdef put_words(uintptr_t address, bytes words)

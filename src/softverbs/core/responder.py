@@ -38,8 +38,6 @@ if not cython.compiled:
     )
     from softverbs.core.egress import Egress
     from softverbs.core.headers import (
-        AETH_ACK,
-        AETH_NO_CREDITS,
         AETH_RNR,
         NAK_INVALID_REQUEST,
         NAK_PSN_SEQUENCE,
@@ -51,42 +49,38 @@ if not cython.compiled:
         atomic_va,
         ieth_rkey,
         imm,
-        put_aeth,
-        put_atomic_ack,
-        put_bth,
         reth_length,
         reth_rkey,
         reth_va,
     )
-    from softverbs.core.memory import compare_swap64, copy, fetch_add64, fill, load32, load64, view
+    from softverbs.core.memory import compare_swap64, copy, fetch_add64, load32, load64
     from softverbs.core.opcodes import (
         ATOMIC,
-        BTH_LENGTH,
-        EXPLAIN,
         FIRST,
         IETH,
         IMM,
         LAST,
         ONLY,
-        RC_ACKNOWLEDGE,
-        RC_ATOMIC_ACKNOWLEDGE,
         RC_COMPARE_SWAP,
-        RC_RDMA_READ_RESPONSE_FIRST,
-        RC_RDMA_READ_RESPONSE_LAST,
-        RC_RDMA_READ_RESPONSE_MIDDLE,
-        RC_RDMA_READ_RESPONSE_ONLY,
         READ,
         RETH,
         SEND,
         WRITE,
     )
+    from softverbs.core.packets import (
+        MAX_HEADERS,
+        MAX_WORDS,
+        RETH_LENGTH,
+        write_acknowledge,
+        write_atomic_answer,
+        write_read_response,
+        write_words,
+    )
     from softverbs.core.psn import add, diff
     from softverbs.core.rings import RQ_LENGTH, RQ_NUM_SGE, RQ_SGES, RQ_WR_ID, Ring
 
-AETH_LENGTH = 4
 ATOMIC_SIZE = 8
-MAX_HEADERS = 40
-MAX_WORDS = 240  # bytes of an explanation: with its header it fits the smallest MTU
+GRANT = 0x1F  # the syndrome of an ACK, with no statement on credits (IBA 9.7.7.2)
 # READ responses are paced, since nothing on UDP would slow them: bytes per 1,024 ns.
 PACE_START = 4096
 PACE_LEAST = 64
@@ -190,7 +184,9 @@ class Responder:
             if not self.silent:
                 self._negative(NAK_PSN_SEQUENCE, self.epsn)
         elif not self._fits(flags, length):
-            self._refuse(NAK_INVALID_REQUEST, EVENT_QP_REQ_ERR, f"opcode {opcode:#x} with {length} bytes does not fit here")
+            self._refuse(
+                NAK_INVALID_REQUEST, EVENT_QP_REQ_ERR, f"opcode {opcode:#x} with {length} bytes does not fit here"
+            )
         else:
             self._perform(opcode, flags, headers, payload, length, ask, solicited)
 
@@ -211,7 +207,9 @@ class Responder:
             return 0 < length <= mtu
         return length == mtu
 
-    def _perform(self, opcode: int, flags: int, headers: int, payload: int, length: int, ask: bool, solicited: bool) -> None:
+    def _perform(
+        self, opcode: int, flags: int, headers: int, payload: int, length: int, ask: bool, solicited: bool
+    ) -> None:
         if flags & SEND:
             done = self._on_send(flags, headers, payload, length, solicited)
         elif flags & WRITE:
@@ -238,7 +236,9 @@ class Responder:
         if flags & (FIRST | ONLY):
             self.placed = 0
         if self.placed + length > load32(slot + RQ_LENGTH):
-            reason = f"a message of at least {self.placed + length} bytes came; the receive has {load32(slot + RQ_LENGTH)}"
+            reason = (
+                f"a message of at least {self.placed + length} bytes came; the receive has {load32(slot + RQ_LENGTH)}"
+            )
             self._complete_receive(slot, 0, False, WC_LOC_LEN_ERR, WC_RECV, 0, 0, reason)
             return self._refuse(NAK_INVALID_REQUEST, EVENT_QP_FATAL, reason)
         connection = self.connection
@@ -266,9 +266,10 @@ class Responder:
         if flags & RETH and not self._open_write(flags, headers, length):
             return False
         ending = flags & (LAST | ONLY)
-        if self.placed + length > self.write_length or ending and self.placed + length != self.write_length:
+        if self.placed + length > self.write_length or (ending and self.placed + length != self.write_length):
             return self._refuse(
-                NAK_INVALID_REQUEST, EVENT_QP_REQ_ERR,
+                NAK_INVALID_REQUEST,
+                EVENT_QP_REQ_ERR,
                 f"an RDMA WRITE of {self.write_length} bytes brought {self.placed + length}",
             )
         takes = flags & IMM and self.consumes
@@ -286,7 +287,7 @@ class Responder:
             self.remote_write_counter.record(WC_SUCCESS, self.write_length)
         if flags & IMM:
             # Behind the RETH, where there is one: an ONLY packet has both.
-            immediate = imm(headers + 16 if flags & RETH else headers)
+            immediate = imm(headers + RETH_LENGTH if flags & RETH else headers)
             self._complete_write_with_imm(immediate, solicited)
         return True
 
@@ -308,8 +309,15 @@ class Responder:
             )
         else:
             self.cq.push(
-                0, WC_SUCCESS, WC_RECV_RDMA_WITH_IMM, self.connection.qp_num, self.write_length, immediate, WC_WITH_IMM,
-                solicited, None,
+                0,
+                WC_SUCCESS,
+                WC_RECV_RDMA_WITH_IMM,
+                self.connection.qp_num,
+                self.write_length,
+                immediate,
+                WC_WITH_IMM,
+                solicited,
+                None,
             )
 
     def _on_read(self, headers: int) -> bool:
@@ -343,7 +351,9 @@ class Responder:
             return False
         if address & 7:
             return self._refuse(
-                NAK_INVALID_REQUEST, EVENT_QP_REQ_ERR, f"an atomic at {va:#x}: in the responder's memory it is not 8-byte aligned"
+                NAK_INVALID_REQUEST,
+                EVENT_QP_REQ_ERR,
+                f"an atomic at {va:#x}: in the responder's memory it is not 8-byte aligned",
             )
         resource = self._remember(ATOMIC, 1)
         if resource is None:
@@ -361,7 +371,9 @@ class Responder:
         count = len(self.resources)
         if self.queued >= count:
             self._refuse(
-                NAK_INVALID_REQUEST, EVENT_QP_REQ_ERR, f"more READs and atomics at once than max_dest_rd_atomic, {count}"
+                NAK_INVALID_REQUEST,
+                EVENT_QP_REQ_ERR,
+                f"more READs and atomics at once than max_dest_rd_atomic, {count}",
             )
             return None
         resource = self.resources[self.newest % count]
@@ -399,13 +411,32 @@ class Responder:
         return address
 
     def _complete_receive(
-        self, slot: int, length: int, solicited: bool, status: int, opcode: int, immediate: int, wc_flags: int, reason: str | None
+        self,
+        slot: int,
+        length: int,
+        solicited: bool,
+        status: int,
+        opcode: int,
+        immediate: int,
+        wc_flags: int,
+        reason: str | None,
     ) -> None:
         self.rq.head += 1
         self.message = 0
         complete(
-            self.cq, self.recv_counter, length, True, solicited, load64(slot + RQ_WR_ID), status, opcode, self.connection.qp_num,
-            length, immediate, wc_flags, reason,
+            self.cq,
+            self.recv_counter,
+            length,
+            True,
+            solicited,
+            load64(slot + RQ_WR_ID),
+            status,
+            opcode,
+            self.connection.qp_num,
+            length,
+            immediate,
+            wc_flags,
+            reason,
         )
 
     # -- refusals
@@ -476,7 +507,7 @@ class Responder:
                 return 1
             self.nak = 0
         elif self.ack_due:
-            if not self._send_aeth(egress, add(self.epsn, -1), AETH_ACK | AETH_NO_CREDITS):
+            if not self._send_acknowledge(egress, add(self.epsn, -1), GRANT):
                 return 1
             self.ack_due = False
         return 0
@@ -512,21 +543,14 @@ class Responder:
                 part = connection.mtu
             first = resource.sent == resource.start
             psn = add(resource.first_psn, resource.sent // connection.mtu)
-            at = address + BTH_LENGTH
-            if first or last:
-                put_aeth(at, AETH_ACK | AETH_NO_CREDITS, self.msn)
-                at += AETH_LENGTH
+            source = 0
             if part > 0:
                 source = connection.translate(resource.rkey, resource.va + resource.sent, part, ACCESS_REMOTE_READ)
                 if source == 0:
                     self._stop_reading(psn)
                     return True
-                copy(at, source, part)
-            pad = -part & 3
-            if pad:
-                fill(at + part, 0, pad)
-            put_bth(address, response_opcode(first, last), 0, pad, connection.pkey, connection.dest_qp_num, 0, psn)
-            egress.commit(connection.path, at + part + pad - address)
+            length = write_read_response(connection, address, psn, GRANT, self.msn, source, part, first, last)
+            egress.commit(connection.path, length)
             self.tokens -= part
             resource.sent += part
             if last:
@@ -563,52 +587,29 @@ class Responder:
         if address == 0:
             return False
         connection = self.connection
-        put_bth(address, RC_ATOMIC_ACKNOWLEDGE, 0, 0, connection.pkey, connection.dest_qp_num, 0, resource.first_psn)
-        put_aeth(address + BTH_LENGTH, AETH_ACK | AETH_NO_CREDITS, self.msn)
-        put_atomic_ack(address + BTH_LENGTH + AETH_LENGTH, resource.original)
-        egress.commit(connection.path, BTH_LENGTH + AETH_LENGTH + ATOMIC_SIZE)
+        length = write_atomic_answer(connection, address, resource.first_psn, GRANT, self.msn, resource.original)
+        egress.commit(connection.path, length)
         return True
 
-    def _send_aeth(self, egress: Egress, psn: int, syndrome: int) -> bool:
+    def _send_acknowledge(self, egress: Egress, psn: int, syndrome: int) -> bool:
         address = egress.room(MAX_HEADERS)
         if address == 0:
             return False
-        connection = self.connection
-        put_bth(address, RC_ACKNOWLEDGE, 0, 0, connection.pkey, connection.dest_qp_num, 0, psn)
-        put_aeth(address + BTH_LENGTH, syndrome, self.msn)
-        egress.commit(connection.path, BTH_LENGTH + AETH_LENGTH)
+        egress.commit(self.connection.path, write_acknowledge(self.connection, address, psn, syndrome, self.msn))
         return True
 
     def _send_nak(self, egress: Egress) -> bool:
+        """A NAK; before one that ends the connection goes the reason, to a peer that may know it."""
         if self.failed and self.explains:
-            self._send_words(egress)
-        return self._send_aeth(egress, self.nak_psn, self.nak)
-
-    def _send_words(self, egress: Egress) -> None:
-        """Tells a peer that may know why, ahead of the NAK: a packet of our own, which others drop unread."""
-        address = egress.room(MAX_HEADERS + MAX_WORDS)
-        if address == 0:
-            return
-        words = self.reason.encode()[:MAX_WORDS]
-        words += b" " * (-len(words) & 3)
-        connection = self.connection
-        put_bth(address, EXPLAIN, 0, 0, connection.pkey, connection.dest_qp_num, 0, self.nak_psn)
-        put_words(address + BTH_LENGTH, words)
-        egress.commit(connection.path, BTH_LENGTH + len(words))
+            address = egress.room(MAX_HEADERS + MAX_WORDS)
+            if address == 0:
+                return False
+            length = write_words(self.connection, address, self.nak_psn, self.reason)
+            egress.commit(self.connection.path, length)
+            self.explains = False
+        return self._send_acknowledge(egress, self.nak_psn, self.nak)
 
     def flush(self, reason: str) -> None:
         """Completes every posted receive with WR_FLUSH_ERR, in order (IBA 10.3.1, ERR)."""
         while self.rq.head < self.rq.tail:
             self._complete_receive(self.rq.slot(self.rq.head), 0, False, WC_WR_FLUSH_ERR, WC_RECV, 0, 0, reason)
-
-
-def response_opcode(first: bool, last: bool) -> int:
-    """The BTH opcode of a READ response."""
-    if first:
-        return RC_RDMA_READ_RESPONSE_ONLY if last else RC_RDMA_READ_RESPONSE_FIRST
-    return RC_RDMA_READ_RESPONSE_LAST if last else RC_RDMA_READ_RESPONSE_MIDDLE
-
-
-def put_words(address: int, words: bytes) -> None:
-    """Puts bytes at ``address``."""
-    view(address, len(words))[:] = words

@@ -4,6 +4,8 @@ They are pyverbs' classes (``pyverbs.wr``, ``pyverbs.cq.WC``) with pyverbs' sign
 against the width of its C field when it is set, so that the device only ever sees values that fit.
 """
 
+from typing import Any
+
 try:
     import cython
 except ImportError:
@@ -57,7 +59,8 @@ class SGE:
         return bytes(view(self._addr + offset, length)) if length else b""
 
     def __str__(self) -> str:
-        return f"{'Address':22}: {hex(self._addr):<20}\n{'Length':22}: {self._length:<20}\n{'Key':22}: {hex(self._lkey):<20}\n"
+        rows = (("Address", hex(self._addr)), ("Length", self._length), ("Key", hex(self._lkey)))
+        return "".join(f"{name:22}: {value:<20}\n" for name, value in rows)
 
     @property
     def addr(self) -> int:
@@ -121,7 +124,7 @@ class RecvWR:
         """
         self._wr_id = _fits("wr_id", wr_id, _U64)
         self._sg = _elements(num_sge, sg)
-        self._next = None
+        self._next: RecvWR | None = None
         if next_wr is not None:
             self.next_wr = next_wr
 
@@ -200,12 +203,12 @@ class SendWR:
         self._send_flags = _fits("send_flags", send_flags, _U32)
         self._imm_data = _fits("imm_data", imm_data, _U32)
         self._sg = _elements(num_sge, sg)
-        self._next = None
+        self._next: SendWR | None = None
         self._remote_addr = 0
         self._rkey = 0
         self._compare_add = 0
         self._swap = 0
-        self._bind = None
+        self._bind: tuple[Any, Any] | None = None
         if next_wr is not None:
             self.next_wr = next_wr
 

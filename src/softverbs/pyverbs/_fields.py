@@ -35,6 +35,15 @@ def integer(value: object, what: str, bits: int = 32, signed: bool = False) -> i
     return number
 
 
+def is_integer(value: object) -> bool:
+    """Whether a value is a number: NumPy's arrays have ``__index__`` too, but it does not work."""
+    try:
+        index(value)  # type: ignore[arg-type]
+    except TypeError:
+        return False
+    return True
+
+
 def instance(value: object, kind: type, what: str) -> None:
     """Refuses, in words, what is not an instance of ``kind``."""
     if not isinstance(value, kind):

@@ -188,9 +188,8 @@ class Resource(PyverbsCM):
         """
         if self._core is None:
             return
-        device = self._device()
-        if device.usable():
-            close_weakrefs([getattr(self, name) for name in self._children])
+        close_weakrefs([getattr(self, name) for name in self._children])
+        if self._device().usable():
             self._before_destroy()
             self._destroy()
         else:

@@ -3,12 +3,11 @@
 import ctypes
 import errno
 import mmap
-from operator import index
 from typing import Any
 
 from softverbs.pyverbs import libibverbs_enums as e
 from softverbs.pyverbs._buffers import address_of, allocate, check_mapped, exported
-from softverbs.pyverbs._fields import instance, integer, lines, refused
+from softverbs.pyverbs._fields import instance, integer, is_integer, lines, refused
 from softverbs.pyverbs.base import Resource
 from softverbs.pyverbs.pd import PD
 from softverbs.pyverbs.pyverbs_error import PyverbsUserError
@@ -178,18 +177,9 @@ class MR(Resource):
         return "MR:\n" + lines(22, *rows, ("handle", self.handle))
 
 
-def _is_integer(value: object) -> bool:
-    """Whether a value is a number: NumPy's arrays have ``__index__`` too, but it does not work."""
-    try:
-        index(value)  # type: ignore[arg-type]
-    except TypeError:
-        return False
-    return True
-
-
 def _memory(length: Any, access: int, address: int | None) -> _Memory:
     """The memory that the arguments of MR name."""
-    if _is_integer(length):
+    if is_integer(length):
         size = integer(length, "length", 64)
         if address:
             start = integer(address, "address", 64)

@@ -189,6 +189,8 @@ class QP(Resource):
         :param bad_wr: where the list fails, it is made a copy of the first work request that was not posted
         :raises PyverbsRDMAError: EINVAL, ENOMEM when the queue is full; what came before is posted
         """
+        if wr is None:
+            raise refused("Failed to post send: wr is None: SendWR is expected")
         try:
             self._post_send(wr)
         except (PyverbsError, TypeError, AttributeError, OverflowError) as error:
@@ -201,6 +203,8 @@ class QP(Resource):
         :param bad_wr: where the list fails, it is made a copy of the first work request that was not posted
         :raises PyverbsRDMAError: EINVAL, ENOMEM when the queue is full; what came before is posted
         """
+        if wr is None:
+            raise refused("Failed to post recv: wr is None: RecvWR is expected")
         try:
             self._post_recv(wr)
         except (PyverbsError, TypeError, AttributeError, OverflowError) as error:

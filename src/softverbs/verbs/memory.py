@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from softverbs.pyverbs._fields import integer, refused
+from softverbs.pyverbs._buffers import exported
+from softverbs.pyverbs._fields import integer, is_integer, refused
 from softverbs.pyverbs.device import Context
 from softverbs.pyverbs.mr import MR
 from softverbs.pyverbs.pd import PD
@@ -69,9 +70,9 @@ def ibv_dereg_mr(mr: MR) -> None:
 def _register(pd: PD, addr: Any, length: int, access: int, iova: int | None) -> MR:
     need(pd, PD, "pd")
     length = integer(length, "length", 64)
-    if hasattr(addr, "__index__"):
+    if is_integer(addr):
         return MR(pd, length, access, address=addr, iova=iova)
-    with memoryview(addr) as whole, whole.cast("B") as view:
+    with exported(addr) as whole, whole.cast("B") as view:
         if length > view.nbytes:
             raise refused(f"length is {length}, but the buffer has {view.nbytes} bytes")
         with view[:length] as part:
