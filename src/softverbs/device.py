@@ -82,6 +82,8 @@ class Device:
         self.log = logger
         self.lock = threading.RLock()
         self.deferred: deque[Callable[[], None]] = deque()
+        #: Called by ``close`` while the device still works: contexts close their objects.
+        self.at_close: list[Callable[[], None]] = []
         self.link = _build_link(link, address, faults, pcap)
         self.guid = _guid(self.link.gids[0])
         self._closed = False
@@ -90,7 +92,7 @@ class Device:
         self._waiting = 0
         self._seen_drives = 0
         seed = int.from_bytes(os.urandom(1), "big") if seed is None else seed
-        self.port = Port(self.link, self.options, self.lock, clock, self._ring, seed)
+        self.port = Port(self.link, self.options, self.lock, clock, self.wake, seed)
         self.port.log = self._log
         _devices.add(self)
         self._thread: threading.Thread | None = None
@@ -162,8 +164,8 @@ class Device:
         self._hush()
         return not ready
 
-    def _ring(self) -> None:
-        """Wakes whoever sleeps: there is work."""
+    def wake(self) -> None:
+        """Wakes whoever sleeps in a wait, and the thread."""
         if self._bell >= 0:
             os.eventfd_write(self._bell, 1)
 
@@ -220,6 +222,8 @@ class Device:
 
     def close(self) -> None:
         """Ends the device: its link is closed, its thread stops. Twice does nothing."""
+        for call in list(self.at_close):
+            call()
         with self.lock:
             if self._closed:
                 return
@@ -227,7 +231,7 @@ class Device:
             self.port.fail(f"device {self.name} is closed")
             _devices.discard(self)
         if self._pid == os.getpid():
-            self._ring()
+            self.wake()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout=5)
         self.link.close()

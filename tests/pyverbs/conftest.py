@@ -1,9 +1,10 @@
 """A device in this process, without a thread, and what tests of the Python face need on it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from tests.pyverbs.world import World
 
 from softverbs.device import Device
 from softverbs.links.inproc import Network
@@ -95,3 +96,31 @@ def rig(device: Device) -> Iterator[Rig]:
     made = Rig(device)
     yield made
     made.context.close()
+
+
+# -- two sides in virtual time, for the tests of the contract (world.py)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "row(name): the row of the contract that a test is of, see test_rows.py")
+
+
+@pytest.fixture(params=["loopback", "network"])
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    """Two sides on one device, and on two."""
+    with World(request.param) as made:
+        yield made
+
+
+@pytest.fixture
+def build() -> Iterator[Callable[..., World]]:
+    """Makes worlds of any kind, and closes them after the test."""
+    made: list[World] = []
+
+    def make(over: str = "network", **settings: Any) -> World:
+        made.append(World(over, **settings))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()

@@ -52,6 +52,7 @@ from softverbs.core.memory cimport Block, load8, load16, load32, load64, store32
 from softverbs.core.opcodes cimport LAST, ONLY
 from softverbs.core.packets cimport MAX_HEADERS, write_atomic_request, write_payload, write_read_request
 from softverbs.core.psn cimport add, diff
+from softverbs.core.regions cimport MemoryRegion
 from softverbs.core.rings cimport (
     SQ_COMPARE_ADD,
     SQ_FIRST_PSN,

@@ -69,6 +69,7 @@ if not cython.compiled:
     from softverbs.core.opcodes import LAST, ONLY
     from softverbs.core.packets import MAX_HEADERS, write_atomic_request, write_payload, write_read_request
     from softverbs.core.psn import add, diff
+    from softverbs.core.regions import MemoryRegion
     from softverbs.core.rings import (
         SQ_COMPARE_ADD,
         SQ_FIRST_PSN,
@@ -233,8 +234,8 @@ class Requester:
 
     def _bind(self, slot: int) -> str:
         connection = self.connection
-        window = connection.regions.find(load32(slot + SQ_RKEY))
-        region = connection.regions.find(load32(slot + SQ_SWAP))
+        window: MemoryRegion | None = connection.regions.find(load32(slot + SQ_RKEY))
+        region: MemoryRegion | None = connection.regions.find(load32(slot + SQ_SWAP))
         if window is None or region is None:
             return "the memory window or the memory region to bind is gone"
         return connection.regions.bind(

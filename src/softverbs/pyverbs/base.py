@@ -209,12 +209,16 @@ class Resource(PyverbsCM):
 
     def _close_alone(self) -> None:
         """The device's part of closing; the lock is held."""
-        self._close_core(self._core)
+        self._bury(self._remains())
+
+    def _remains(self) -> Any:
+        """What ``_bury`` needs: the core object."""
+        return self._core
 
     @staticmethod
-    def _close_core(core: Any) -> None:
+    def _bury(remains: Any) -> None:
         """Ends the core object; the lock is held. Must not need ``self``: finalizers call it later."""
-        core.close()
+        remains.close()
 
     def _forget(self) -> None:
         """Ends this object's life without a word to the device: no core, no parents, no hot methods."""
@@ -230,14 +234,12 @@ class Resource(PyverbsCM):
         raise self._closed()
 
     def __del__(self) -> None:
-        core = self._core
-        if core is None or self._context is None:
-            return
-        bury(self._context.device, self._close_core, core)
+        if self._core is not None and self._context is not None:
+            bury(self._context.device, self._bury, self._remains())
 
 
-def bury(device: "Device", close: Callable[[Any], None], core: Any) -> None:
-    """Closes a core object whose owner was garbage, without ever waiting for the device.
+def bury(device: "Device", close: Callable[[Any], None], remains: Any) -> None:
+    """Ends the core object of an owner that was garbage, without ever waiting for the device.
 
     The collector runs anywhere, also in the middle of the device's own work: then the device does it later.
     """
@@ -246,7 +248,7 @@ def bury(device: "Device", close: Callable[[Any], None], core: Any) -> None:
 
     def finish() -> None:
         try:
-            close(core)
+            close(remains)
         except PyverbsRDMAError:  # a child in the same garbage has not been collected yet
             device.deferred.append(finish)
 

@@ -170,7 +170,7 @@ class Context(Resource):
         return self.device
 
     @staticmethod
-    def _close_core(core: Any) -> None:
+    def _bury(remains: Any) -> None:
         """Nothing: the device itself stays open for other contexts."""
 
     def _forget(self) -> None:

@@ -75,7 +75,7 @@ class MR(Resource):
         try:
             with creator._guard(what) as device:
                 core = device.port.regions.register(
-                    creator._core, memory.address, memory.length, access, iova, (memory, device.port)
+                    creator._core, memory.address, memory.length, access, iova, memory
                 )
                 self._memory = memory
                 self._pd: PD | None = creator
@@ -85,10 +85,13 @@ class MR(Resource):
             memory.release()
             raise
 
+    def _remains(self) -> Any:
+        return self._core, self._memory, self._device().port.regions
+
     @staticmethod
-    def _close_core(core: Any) -> None:
-        memory, port = core.holder
-        port.regions.deregister(core)
+    def _bury(remains: Any) -> None:
+        core, memory, regions = remains
+        regions.deregister(core)
         memory.release()
 
     def _forget(self) -> None:
