@@ -89,11 +89,19 @@ def _ratios(rows: Sequence[Row]) -> list[str]:
     ]
 
 
+def _verdict(aim: compare.Aim) -> str:
+    """Whether an aim is met, in a word; a disturbed figure proves nothing."""
+    if aim.met is None:
+        return ""
+    if not aim.trusted:
+        return "not judged: disturbed"
+    return "met" if aim.met else "**missed**"
+
+
 def _aims(rows: Sequence[Row]) -> list[str]:
     """What was to be reached."""
-    verdicts = {True: "met", False: "**missed**", None: ""}
     lines = [
-        [aim.text, aim.measured + ("" if aim.trusted or aim.met is None else MARK), verdicts[aim.met]]
+        [aim.text, aim.measured + ("" if aim.trusted or aim.met is None else MARK), _verdict(aim)]
         for aim in compare.aims(compare.index(rows))
     ]
     return ["## Aims", "", *table(["aim", "measured", ""], lines)]

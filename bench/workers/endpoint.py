@@ -6,16 +6,15 @@ import ctypes
 import random
 from typing import Any
 
+import softverbs.core.memory
+from softverbs.pyverbs import libibverbs_enums as e
+from softverbs.pyverbs.addr import GID, AHAttr, GlobalRoute
 from softverbs.pyverbs.cq import CQ, CompChannel
+from softverbs.pyverbs.device import Context
 from softverbs.pyverbs.mr import MR
 from softverbs.pyverbs.pd import PD
 from softverbs.pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from softverbs.pyverbs.wr import SGE, SendWR
-
-import softverbs.core.memory
-from softverbs.pyverbs import libibverbs_enums as e
-from softverbs.pyverbs.addr import GID, AHAttr, GlobalRoute
-from softverbs.pyverbs.device import Context
 
 PAGE = 4096
 ACCESS = e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_REMOTE_READ

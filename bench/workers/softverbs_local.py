@@ -12,11 +12,11 @@ from collections.abc import Callable
 
 import control
 import endpoint
-from softverbs.pyverbs.comp_cntr import CompCntr, CompCntrInitAttr
-from softverbs.pyverbs.qp import QPAttachCompCntrAttr
 
 from softverbs.pyverbs import libibverbs_enums as e
+from softverbs.pyverbs.comp_cntr import CompCntr, CompCntrInitAttr
 from softverbs.pyverbs.device import Context
+from softverbs.pyverbs.qp import QPAttachCompCntrAttr
 
 DEPTH = 128
 INTERVAL = 32

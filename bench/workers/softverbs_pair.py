@@ -20,12 +20,12 @@ from typing import Any
 
 import control
 import endpoint
-from softverbs.pyverbs.comp_cntr import CompCntr, CompCntrInitAttr
-from softverbs.pyverbs.qp import QPAttachCompCntrAttr
-from softverbs.pyverbs.wr import SGE, RecvWR
 
 from softverbs.pyverbs import libibverbs_enums as e
+from softverbs.pyverbs.comp_cntr import CompCntr, CompCntrInitAttr
 from softverbs.pyverbs.device import Context
+from softverbs.pyverbs.qp import QPAttachCompCntrAttr
+from softverbs.pyverbs.wr import SGE, RecvWR
 
 TURNS = ("polled", "event", "counter")
 ONE_SIDED = ("completion", "write", "lists", "read")

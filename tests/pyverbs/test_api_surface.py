@@ -14,11 +14,11 @@ from softverbs.pyverbs import libibverbs_enums as e
 from softverbs.pyverbs.addr import GID, GRH, AHAttr, GlobalRoute
 from softverbs.pyverbs.base import PyverbsCM, PyverbsObject, PyverbsRDMAErrno, inc_rkey
 from softverbs.pyverbs.comp_cntr import CompCntrInitAttr
-from softverbs.pyverbs.cq import CqInitAttrEx, PollCqAttr
+from softverbs.pyverbs.cq import WC, CqInitAttrEx, PollCqAttr
 from softverbs.pyverbs.device import DeviceAttr, DeviceAttrEx, GIDEntry, ODPCaps, PortAttr
 from softverbs.pyverbs.pyverbs_error import PyverbsError, PyverbsRDMAError, PyverbsUserError
 from softverbs.pyverbs.qp import QPAttachCompCntrAttr, QPAttr, QPCap, QPInitAttr, QPInitAttrEx
-from softverbs.pyverbs.wr import SGE
+from softverbs.pyverbs.wr import SGE, RecvWR, SendWR
 
 #: module: class: (constructor as pyverbs has it; "..." where ours takes more, attributes and methods)
 SURFACE = {
@@ -459,6 +459,23 @@ def test_printed_forms() -> None:
         "Address               : 0x10                ",
         "Length                : 8                   ",
     ]
+
+
+def test_printed_forms_of_work() -> None:
+    text = str(WC(wr_id=5, status=10, opcode=1, wc_flags=2, imm_data=7))
+    assert text.splitlines()[:3] == [
+        "WR ID                 : 5                   ",
+        "status                : remote access error ",
+        "opcode                : RDMA write          ",
+    ]
+    assert "WC flags              : With immediate " in text
+    assert "imm_data              : 7 " in text
+    assert str(SendWR(sg=[SGE(0, 0, 0)], num_sge=1)).splitlines()[1:4] == [
+        "Num SGE               : 1                   ",
+        "Opcode                : 2                   ",
+        "Send flags            : IBV_SEND_SIGNALED   ",
+    ]
+    assert str(RecvWR(3)) == f"{'WR ID':22}: {3:<20}\n{'Num SGE':22}: {0:<20}\n"
 
 
 def test_words_for_numbers() -> None:

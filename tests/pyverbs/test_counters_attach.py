@@ -4,13 +4,13 @@ import errno
 from typing import Any
 
 import pytest
+from tests.pyverbs.world import OPS, READ, RECV, REMOTE_WRITE, SEND, WRITE, World, set_state
 
 from softverbs.pyverbs import libibverbs_enums as e
 from softverbs.pyverbs.comp_cntr import CompCntr, CompCntrInitAttr
 from softverbs.pyverbs.device import Context
 from softverbs.pyverbs.pyverbs_error import PyverbsRDMAError
 from softverbs.pyverbs.qp import QP, QPAttachCompCntrAttr
-from tests.pyverbs.world import OPS, READ, RECV, REMOTE_WRITE, SEND, WRITE, World, set_state
 
 ALL_OPS = sum(OPS)
 LATER_STATES = [e.IBV_QPS_RTR, e.IBV_QPS_RTS, e.IBV_QPS_SQD, e.IBV_QPS_ERR]

@@ -6,12 +6,12 @@ import threading
 from typing import Any
 
 import pytest
+from tests.pyverbs.world import OPS, SEND, WRITE, World, refused
 
 from softverbs import verbs
 from softverbs.pyverbs import libibverbs_enums as e
 from softverbs.pyverbs.comp_cntr import CompCntr, CompCntrInitAttr
 from softverbs.pyverbs.qp import QPAttachCompCntrAttr
-from tests.pyverbs.world import OPS, SEND, WRITE, World, refused
 
 U64 = 2**64 - 1
 

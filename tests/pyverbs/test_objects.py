@@ -312,18 +312,28 @@ def test_what_comes_later_is_refused_in_words(rig: Any) -> None:
 # -- the device underneath
 
 
-def test_objects_of_a_closed_device() -> None:
+def test_closing_a_device_closes_its_objects() -> None:
     device = Device(link=Network().link("10.0.0.9"), thread=False)
-    context = Context(device=device)
-    cq, memory = CQ(context, 5), bytearray(8)
-    mr = MR(PD(context), memory, 0)
+    context, other, memory = Context(device=device), Context(device=device), bytearray(8)
+    cq, mr = CQ(context, 5), MR(PD(context), memory, 0)
+    other.close()
     device.close()
-    with pytest.raises(PyverbsRDMAError, match="closed"):
-        cq.resize(6)
-    mr.close()
+    for thing in (context, cq, mr):
+        assert thing._core is None
+    memory.append(1)
+    with pytest.raises(PyverbsRDMAError, match="CQ is closed"):
+        cq.poll()
+    with pytest.raises(PyverbsRDMAError, match=r"device .* closed"):
+        Context(device=device)
     context.close()
-    del mr, cq, context
+
+
+def test_a_device_forgets_contexts_that_are_gone(device: Device) -> None:
+    for _ in range(3):
+        Context(device=device)
+        Context(device=device).close()
     gc.collect()
+    assert device.at_close == []
 
 
 def test_queries(rig: Any) -> None:

@@ -117,6 +117,19 @@ def test_a_list_of_receives_is_posted_up_to_what_is_wrong(rig: Any) -> None:
     assert [wc.wr_id for wc in rig.cq.poll(9)[1]] == [1]
 
 
+def test_every_field_of_what_was_refused_is_copied(rig: Any) -> None:
+    first, _ = rig.pair()
+    atomic = SendWR(9, e.IBV_WR_ATOMIC_CMP_AND_SWP, 1, 5, [SGE(rig.mr.buf, 9, rig.mr.lkey)], e.IBV_SEND_FENCE)
+    atomic.set_wr_atomic(1, 2, 3, 4)
+    bad = SendWR(sg=[])
+    with pytest.raises(PyverbsRDMAError, match="8 bytes"):
+        first.post_send(atomic, bad)
+    assert str(bad) == str(atomic)
+    again = SendWR(sg=[])
+    again.assign(bad)
+    assert (again.rdma_rkey, again.rdma_remote_addr, again.send_flags) == (1, 2, e.IBV_SEND_FENCE)
+
+
 def test_a_full_queue(rig: Any) -> None:
     qp = rig.qp()
     qp.to_init(rig.attr(qp.qp_num))

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from softverbs import verbs
-from softverbs.device import Device
 from softverbs.pyverbs import libibverbs_enums as e
 from softverbs.pyverbs.addr import GID
 from softverbs.pyverbs.comp_cntr import CompCntrInitAttr
@@ -318,10 +317,3 @@ def test_asynchronous_events(rig: Any) -> None:
     os.set_blocking(rig.context.async_fd, False)
     assert verbs.ibv_get_async_event(rig.context, event) == errno.EAGAIN
     assert verbs.ibv_get_async_event(rig.context, None) == errno.EINVAL
-
-
-def test_a_closed_device_says_so(device: Device) -> None:
-    context = Context(device=device)
-    device.close()
-    assert verbs.ibv_alloc_pd(context) is None
-    assert "closed" in verbs.last_reason()

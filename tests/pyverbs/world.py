@@ -6,6 +6,7 @@ device has anything to do, the clock jumps to the next deadline, and where there
 """
 
 import os
+import select
 import time
 from collections.abc import Callable, Iterable
 from types import SimpleNamespace
@@ -96,6 +97,13 @@ class Side:
         self.cq = CQ(self.context, 256)
         self.memory = bytearray(SIZE)
         self.mr = MR(self.pd, self.memory, ALL)
+        self._windows: list[Any] = []
+
+    def close(self) -> None:
+        with self.device.lock:
+            for window in self._windows:
+                self.device.port.regions.deregister(window)
+        self.context.close()
 
     # -- objects
 
@@ -119,7 +127,9 @@ class Side:
 
     def window(self) -> Any:
         """A memory window of type 2 that nothing is bound to; the Python face has no class for it yet."""
-        return self.device.port.regions.allocate_window(self.pd._core, 2)
+        with self.device.lock:
+            self._windows.append(self.device.port.regions.allocate_window(self.pd._core, 2))
+        return self._windows[-1]
 
     # -- work requests
 
@@ -223,7 +233,7 @@ class World:
 
     def close(self) -> None:
         for side in (self.a, self.b):
-            side.context.close()
+            side.close()
         for device in self.devices:
             device.close()
 
@@ -272,13 +282,19 @@ class World:
     def run(self) -> None:
         """Progress until there is nothing to do at this time."""
         for _ in range(100_000):
-            if not sum([device.progress() for device in self.devices]):
+            if not self._work():
                 return
         raise AssertionError("there is no end to it")
 
+    def _work(self) -> bool:
+        """One turn of each device; whether there was, or is, something to do."""
+        worked = sum([device.progress() for device in self.devices])
+        waiting = [device.link.deadline() for device in self.devices]
+        return bool(worked) or any(due is not None and due <= self.now for due in waiting)
+
     def idle(self, due: int | None = None) -> None:
         """What a wait does instead of sleeping: lets others work, or else moves the clock to the next deadline."""
-        if sum([device.progress() for device in self.devices]):
+        if self._work():
             return
         if not self._jump(due):
             raise WaitsForEverError("nothing is left that could end this wait")
@@ -337,3 +353,10 @@ def refused(code: int, act: Callable[..., Any], *args: Any) -> str:
     assert caught.value.errno == code, caught.value
     assert caught.value.reason
     return caught.value.reason
+
+
+def readable(fd: Any) -> bool:
+    """Whether a descriptor is readable now."""
+    poller = select.poll()
+    poller.register(fd, select.POLLIN)
+    return bool(poller.poll(0))

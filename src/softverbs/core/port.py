@@ -51,7 +51,8 @@ PKEY_BITS = 0x7FFF
 MAX_ROUNDS = 64
 #: How often local work may go before the link is looked at.
 LOCAL_TURNS = 32
-ROOM_FOR_HEADERS = 64
+#: Beside a payload of full MTU, bytes: BTH, RETH, immediate data, ICRC.
+ROOM_FOR_HEADERS = 36
 
 
 class Peer:

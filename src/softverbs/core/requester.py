@@ -336,6 +336,7 @@ class Requester:
                 )
                 return
             self.rnr_retries_left -= 1
+        self.retries_left = self.retry_count  # the peer is there and saw this very packet
         self._rewind()
         self.deadline = 0
         self.rnr_until = now + rnr_timer_ns(timer)
@@ -344,7 +345,9 @@ class Requester:
         if diff(psn, self.una) != 0 or self.failed or self.sq.head == self.sq.tail:
             return
         if syndrome == NAK_PSN_SEQUENCE:
-            self._lost("it misses a packet")
+            # During an RNR wait: what followed the packet that found no receive came early, which is no loss.
+            if self.rnr_until == 0:
+                self._lost("it misses a packet")
             return
         status = WC_REM_OP_ERR
         if syndrome == NAK_INVALID_REQUEST:

@@ -96,6 +96,7 @@ cdef class Responder:
     cdef list resources
     cdef readonly uint64_t duplicates
     cdef readonly uint32_t epsn
+    cdef uint32_t ack_psn
     cdef readonly uint32_t msn
     cdef uint32_t message
     cdef uint64_t placed

@@ -137,6 +137,7 @@ class Responder:
         :param max_resources: READs and atomics of the peer that may be outstanding
         """
         self.epsn = psn
+        self.ack_psn = add(psn, -1)
         self.msn = 0
         self.message = 0
         self.placed = 0
@@ -222,6 +223,7 @@ class Responder:
             return
         self.silent = False
         if flags & (SEND | WRITE):
+            self.ack_psn = self.epsn
             self.epsn = add(self.epsn, 1)
             self.message = 0 if flags & (LAST | ONLY) else flags & (SEND | WRITE)
             if ask:
@@ -391,14 +393,14 @@ class Responder:
         return resource
 
     def _granted(self, right: int) -> bool:
-        """Whether the queue pair lets its peer do this at all (``qp_access_flags``)."""
+        """Whether the queue pair lets its peer do this at all (``qp_access_flags``; IBA 9.7.4.1.3: invalid request)."""
         if self.connection.access & right:
             return True
         name = "REMOTE_WRITE" if right == ACCESS_REMOTE_WRITE else "REMOTE_READ"
         if right == ACCESS_REMOTE_ATOMIC:
             name = "REMOTE_ATOMIC"
         return self._refuse(
-            NAK_REMOTE_ACCESS, EVENT_QP_ACCESS_ERR, f"qp_access_flags of QP {self.connection.qp_num:#x} lack {name}"
+            NAK_INVALID_REQUEST, EVENT_QP_ACCESS_ERR, f"qp_access_flags of QP {self.connection.qp_num:#x} lack {name}"
         )
 
     def _opened(self, rkey: int, va: int, length: int, right: int) -> int:
@@ -507,7 +509,8 @@ class Responder:
                 return 1
             self.nak = 0
         elif self.ack_due:
-            if not self._send_acknowledge(egress, add(self.epsn, -1), GRANT):
+            # Of the last SEND or WRITE: some requesters take the ACK of a READ or atomic for its answer.
+            if not self._send_acknowledge(egress, self.ack_psn, GRANT):
                 return 1
             self.ack_due = False
         return 0

@@ -11,6 +11,7 @@ try:
 except ImportError:
     from softverbs import _cython as cython
 from softverbs.core.errors import PyverbsUserError
+from softverbs.core.wr_text import cqe_flags_to_str, cqe_opcode_to_str, cqe_status_to_str, lines, send_flags_to_str
 
 if not cython.compiled:
     from softverbs.core.memory import view
@@ -138,7 +139,13 @@ class RecvWR:
         """Nothing to free; here because pyverbs has it."""
 
     def __str__(self) -> str:
-        return f"{'WR ID':22}: {self._wr_id:<20}\n{'Num SGE':22}: {len(self._sg):<20}\n"
+        return lines((("WR ID", self._wr_id), ("Num SGE", len(self._sg))))
+
+    def assign(self, other: "RecvWR") -> None:
+        """Extension: makes this one a copy of ``other``, next one included."""
+        self._wr_id = other._wr_id
+        self._sg = _elements(len(other._sg), other._sg)
+        self._next = other._next
 
     @property
     def next_wr(self) -> "RecvWR | None":
@@ -222,10 +229,29 @@ class SendWR:
         """Nothing to free; here because pyverbs has it."""
 
     def __str__(self) -> str:
-        return (
-            f"{'WR ID':22}: {self._wr_id:<20}\n{'Num SGE':22}: {len(self._sg):<20}\n"
-            f"{'Opcode':22}: {self._opcode:<20}\n{'Send flags':22}: {send_flags_to_str(self._send_flags):<20}\n"
+        return lines(
+            (
+                ("WR ID", self._wr_id),
+                ("Num SGE", len(self._sg)),
+                ("Opcode", self._opcode),
+                ("Send flags", send_flags_to_str(self._send_flags)),
+                ("Imm Data", self._imm_data),
+            )
         )
+
+    def assign(self, other: "SendWR") -> None:
+        """Extension: makes this one a copy of ``other``, next one included."""
+        self._wr_id = other._wr_id
+        self._opcode = other._opcode
+        self._send_flags = other._send_flags
+        self._imm_data = other._imm_data
+        self._sg = _elements(len(other._sg), other._sg)
+        self._next = other._next
+        self._remote_addr = other._remote_addr
+        self._rkey = other._rkey
+        self._compare_add = other._compare_add
+        self._swap = other._swap
+        self._bind = other._bind
 
     @property
     def next_wr(self) -> "SendWR | None":
@@ -336,12 +362,6 @@ class SendWR:
         return self._rkey
 
 
-def send_flags_to_str(flags: int) -> str:
-    """The names of ``IBV_SEND_*`` bits, each followed by a space."""
-    names = ((1, "FENCE"), (2, "SIGNALED"), (4, "SOLICITED"), (8, "INLINE"), (16, "IP_CSUM"))
-    return "".join(f"IBV_SEND_{name} " for bit, name in names if flags & bit)
-
-
 class WC:
     """A work completion, ``struct ibv_wc`` of ibv_poll_cq(3), plus ``reason``."""
 
@@ -393,19 +413,21 @@ class WC:
         self.reason = ""
 
     def __str__(self) -> str:
-        rows = (
-            ("WR ID", self.wr_id),
-            ("status", self.status),
-            ("opcode", self.opcode),
-            ("vendor error", self.vendor_err),
-            ("byte length", self.byte_len),
-            ("QP num", self.qp_num),
-            ("source QP", self.src_qp),
-            ("WC flags", self.wc_flags),
-            ("pkey index", self.pkey_index),
-            ("slid", self.slid),
-            ("sl", self.sl),
-            ("dlid path bits", self.dlid_path_bits),
-            ("reason", self.reason),
+        return lines(
+            (
+                ("WR ID", self.wr_id),
+                ("status", cqe_status_to_str(self.status)),
+                ("opcode", cqe_opcode_to_str(self.opcode)),
+                ("vendor error", self.vendor_err),
+                ("byte length", self.byte_len),
+                ("QP num", self.qp_num),
+                ("source QP", self.src_qp),
+                ("WC flags", cqe_flags_to_str(self.wc_flags)),
+                ("pkey index", self.pkey_index),
+                ("slid", self.slid),
+                ("sl", self.sl),
+                ("imm_data", self.imm_data),
+                ("dlid path bits", self.dlid_path_bits),
+                ("reason", self.reason),
+            )
         )
-        return "".join(f"{name:22}: {value:<20}\n" for name, value in rows)

@@ -1,6 +1,7 @@
 """Completion counters: how many operations are done, and how many failed."""
 
 import errno
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -146,7 +147,7 @@ class CompCntr(Resource):
             with device.lock:
                 for position, (counter, threshold) in enumerate(waits):
                     core = counter._open()
-                    watches.append((core, core.watch(threshold, _Note(fired, position))))
+                    watches.append((core, core.watch(threshold, _Note(fired, position, device.wake))))
             over = device.wait_until(
                 lambda: bool(fired) or any(counter._core is None for counter, _ in waits), _nanoseconds(timeout)
             )
@@ -197,14 +198,18 @@ class CompCntr(Resource):
 class _Note:
     """A watch's callback: notes its position. The core calls it with the device's lock held."""
 
-    __slots__ = ("_fired", "_position")
+    __slots__ = ("_fired", "_position", "_waiter", "_wake")
 
-    def __init__(self, fired: list[int], position: int) -> None:
+    def __init__(self, fired: list[int], position: int, wake: Callable[[], None]) -> None:
         self._fired = fired
         self._position = position
+        self._wake = wake
+        self._waiter = threading.get_ident()
 
     def __call__(self, core: object) -> None:
         self._fired.append(self._position)
+        if threading.get_ident() != self._waiter:
+            self._wake()
 
 
 class ThresholdFd(PyverbsCM):

@@ -124,6 +124,20 @@ class _Dispatcher:
                 context._deliver(event_type, None)
 
 
+class _Closer:
+    """Closes a context when its device is closed, if the context is still there."""
+
+    __slots__ = ("_context",)
+
+    def __init__(self, context: "weakref.ref[Context]") -> None:
+        self._context = context
+
+    def __call__(self) -> None:
+        context = self._context()
+        if context is not None:
+            context.close()
+
+
 class Context(Resource):
     """An open device, ``struct ibv_context`` (ibv_open_device(3))."""
 
@@ -163,6 +177,8 @@ class Context(Resource):
             if not isinstance(dispatcher, _Dispatcher):
                 dispatcher = self.device.port.on_event = _Dispatcher()
             dispatcher.contexts.add(self)
+            self._at_device_close = _Closer(weakref.ref(self))
+            self.device.at_close.append(self._at_device_close)
 
     def _device(self) -> SoftDevice:
         if self._core is None:
@@ -177,9 +193,16 @@ class Context(Resource):
         super()._forget()
         self._events.clear()
         self._bell.close()
+        self._leave()
+
+    def _leave(self) -> None:
+        """The device need not tell this context any more that it is closed."""
+        if self._at_device_close in self.device.at_close:
+            self.device.at_close.remove(self._at_device_close)
 
     def __del__(self) -> None:
-        pass  # its children have kept it alive, so there is nothing left to close
+        if self._core is not None:  # its children have kept it alive, so there is nothing else left to close
+            self._leave()
 
     @property
     def context(self) -> int:

@@ -343,19 +343,6 @@ def _attributes(values: dict[str, Any], cap: QPCap) -> QPAttr:
     return attr
 
 
-def _copy_request(source: Any, target: Any) -> None:
-    """Makes ``target`` a copy of a work request."""
-    target.wr_id = source.wr_id
-    target.sg_list = source.sg_list
-    if source.next_wr is not None:
-        target.next_wr = source.next_wr
-    if isinstance(source, SendWR):
-        target.opcode = source.opcode
-        target.send_flags = source.send_flags
-        target.imm_data = source.imm_data
-        target.set_wr_rdma(source.rdma_rkey, source.rdma_remote_addr)
-
-
 def _not_posted(error: BaseException, what: str, wr: Any, bad_wr: Any, kind: type) -> BaseException:
     """What posting raises; fills ``bad_wr`` in."""
     if not isinstance(wr, kind):
@@ -364,5 +351,5 @@ def _not_posted(error: BaseException, what: str, wr: Any, bad_wr: Any, kind: typ
     if worded is None:
         return error
     if isinstance(bad_wr, kind) and worded.bad_wr is not None:
-        _copy_request(worded.bad_wr, bad_wr)
+        bad_wr.assign(worded.bad_wr)  # type: ignore[attr-defined]
     return worded

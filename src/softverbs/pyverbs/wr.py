@@ -3,6 +3,6 @@
 from softverbs.core.wr import SGE as SGE
 from softverbs.core.wr import RecvWR as RecvWR
 from softverbs.core.wr import SendWR as SendWR
-from softverbs.core.wr import send_flags_to_str as send_flags_to_str
+from softverbs.core.wr_text import send_flags_to_str as send_flags_to_str
 
 __all__ = ["SGE", "RecvWR", "SendWR", "send_flags_to_str"]
