@@ -111,6 +111,14 @@ def test_a_finalizer_does_not_wait_for_another_thread(device: Device) -> None:
     memory.append(1)
 
 
+def test_garbage_does_not_keep_its_parents_busy(rig: Any) -> None:
+    qp = rig.qp()
+    with rig.device.lock:
+        del qp
+    rig.cq.close()
+    rig.pd.close()
+
+
 CLOSED: list[tuple[str, str, Callable[[Any], Any]]] = [
     ("context", "context is closed", lambda o: o.query_device()),
     ("context", "context is closed", lambda o: o.num_comp_vectors),

@@ -2,6 +2,7 @@
 
 import ctypes
 import errno
+import gc
 import logging
 import os
 import threading
@@ -16,6 +17,8 @@ from softverbs.pyverbs.addr import GID
 from softverbs.pyverbs.comp_cntr import CompCntrInitAttr
 from softverbs.pyverbs.cq import CqInitAttrEx, PollCqAttr
 from softverbs.pyverbs.device import AsyncEvent, CompCntrCaps, Context, DeviceAttr, DeviceAttrEx, PortAttr
+from softverbs.pyverbs.providers.efa.efadv import EfaCompCntr, EfaCompCntrInitAttr
+from softverbs.pyverbs.pyverbs_error import PyverbsRDMAError
 from softverbs.pyverbs.qp import QPAttachCompCntrAttr, QPAttr, QPInitAttr, QPInitAttrEx
 from softverbs.pyverbs.wr import SGE, RecvWR, SendWR
 from softverbs.verbs import queues
@@ -297,6 +300,51 @@ def test_devices_and_queries(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert verbs.ibv_query_device(context, attr) == errno.EINVAL
     assert verbs.ibv_wc_status_str(0) == "success"
     assert verbs.ibv_event_type_str(0) == "IBV_EVENT_CQ_ERR"
+
+
+def test_counters_in_memory_of_the_application(rig: Any) -> None:
+    words = (ctypes.c_uint64 * 2)(5, 6)
+    attr = verbs.efadv_comp_cntr_init_attr()
+    attr.flags = 1
+    attr.comp_cntr_ext_mem.ptr = ctypes.addressof(words)
+    size = ctypes.sizeof(attr)
+    assert size == 80, "as struct efadv_comp_cntr_init_attr"
+    counter = verbs.efadv_create_comp_cntr(rig.context, CompCntrInitAttr(), attr, size)
+    assert verbs.ibv_inc_comp_cntr(counter, 4) == 0
+    assert list(words) == [4, 6]
+    assert verbs.ibv_destroy_comp_cntr(counter) == 0
+    assert verbs.efadv_create_comp_cntr(rig.context, CompCntrInitAttr(), attr, 8) is None
+    refused(errno.EINVAL, "inlen")
+    attr.comp_cntr_ext_mem.type = 1
+    assert verbs.efadv_create_comp_cntr(rig.context, CompCntrInitAttr(), attr, size) is None
+    refused(errno.EOPNOTSUPP, "virtual addresses")
+    attr.comp_cntr_ext_mem.type = 0
+    attr.comp_cntr_ext_mem.ptr = 8
+    assert verbs.efadv_create_comp_cntr(rig.context, CompCntrInitAttr(), attr, size) is None
+    refused(errno.EFAULT, "not mapped")
+    attr.flags = 4
+    assert verbs.efadv_create_comp_cntr(rig.context, CompCntrInitAttr(), attr, size) is None
+    refused(errno.EINVAL, "flags")
+    assert verbs.efadv_create_comp_cntr(rig.context, CompCntrInitAttr(), None, size) is None
+
+
+def test_a_buffer_that_a_counter_lives_in_is_held(rig: Any) -> None:
+    value, error = bytearray(8), bytearray(16)
+    counter = EfaCompCntr(rig.context, CompCntrInitAttr(), EfaCompCntrInitAttr(value, error))
+    counter.inc(3)
+    counter.inc_err(2)
+    assert (value, error[:8]) == (bytes([3]) + bytes(7), bytes([2]) + bytes(7))
+    with pytest.raises(BufferError):
+        value.append(1)
+    del counter
+    gc.collect()
+    value.append(1)
+    for memory in (bytearray(7), bytes(8)):
+        with pytest.raises(PyverbsRDMAError, match="writable buffer"):
+            EfaCompCntrInitAttr(memory)
+    assert EfaCompCntr(rig.context, CompCntrInitAttr()).read() == 0
+    with pytest.raises(PyverbsRDMAError, match="type"):
+        EfaCompCntr(rig.context, CompCntrInitAttr(cntr_type=9), EfaCompCntrInitAttr(value))
 
 
 def test_asynchronous_events(rig: Any) -> None:

@@ -196,6 +196,7 @@ class CompletionQueue:
     def _make_room(self) -> bool:
         """What happens to an entry that finds the queue full; whether there is room for it now."""
         self.lost += 1
+        self.port.completions_lost += 1
         if self.flags & CQ_IGNORE_OVERRUN:
             self.reasons.pop(self.ring.head, None)
             self.ring.head += 1
@@ -359,7 +360,7 @@ class CompletionQueue:
 def rounded(cqe: int, options: Options) -> int:
     """The size that a queue gets when ``cqe`` entries are asked for."""
     if options.cqe_rounding == "pow2":
-        return min(1 << (cqe - 1).bit_length(), options.max_cqe)
+        return min((1 << cqe.bit_length()) - 1, options.max_cqe)  # 10 to 15, as rxe
     return cqe
 
 

@@ -1,4 +1,4 @@
-from libc.stdint cimport int64_t, uint32_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 cdef class Host:
     cdef readonly object options
@@ -10,6 +10,7 @@ cdef class Host:
     cdef readonly object regions
     cdef readonly dict counts
     cdef readonly int handles
+    cdef public uint64_t completions_lost
     cpdef int enter(self, object kind, int limit) except? 0
     cpdef leave(self, object kind)
     cpdef drive(self)

@@ -26,6 +26,8 @@ class Host:
         self.regions: Any = None
         self.counts: dict[str, int] = {}
         self.handles = 0
+        #: Completions that found their queue full.
+        self.completions_lost = 0
 
     def enter(self, kind: str, limit: int) -> int:
         """Counts a new object in and gives it a handle.

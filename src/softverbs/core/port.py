@@ -409,6 +409,7 @@ class Port(Host):
             "frames_received": self.received,
             "bytes_received": self.bytes_received,
             "duplicates": sum([qp.responder.duplicates for qp in self.live]),
+            "completions_lost": self.completions_lost,
             "retransmissions": sum([qp.requester.retransmissions for qp in self.live]),
         }
         for index in range(len(_DROPS)):

@@ -68,6 +68,8 @@ from softverbs.core.rings cimport (
 )
 from softverbs.core.wr cimport SGE, RecvWR, SendWR
 
+cdef uint32_t _SEND_FLAGS
+
 cdef class AddressVector:
     cdef readonly bytes dgid
     cdef readonly object sgid_index

@@ -96,9 +96,12 @@ class Guard:
         self.what = what
 
     def __enter__(self) -> "Device":
-        self.device.check()
-        self.device.lock.acquire()
-        return self.device
+        device = self.device
+        device.check()
+        device.lock.acquire()
+        for _ in range(len(device.deferred)):  # what is garbage must not keep busy what is about to be closed
+            device.deferred.popleft()()
+        return device
 
     def __exit__(
         self, exc_type: type[BaseException] | None, exc_value: BaseException | None, traceback: TracebackType | None

@@ -1,0 +1,186 @@
+"""What the commands share: options, opening the device, patience, the words for completions that failed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from softverbs.device import Device
+    from softverbs.pyverbs.cq import WC
+    from softverbs.pyverbs.device import Context
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+MTUS = ("256", "512", "1024", "2048", "4096")
+
+
+class Fault(click.ClickException):
+    """Something is not as it should be, in one line: exit code 1."""
+
+
+class Size(click.ParamType):
+    """A number of bytes, or of anything: ``65536``, ``64K``, ``1M``, ``1G``."""
+
+    name = "size"
+    _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}  # noqa: RUF012
+
+    def __init__(self, low: int, high: int) -> None:
+        """
+        :param low: least
+        :param high: most
+        """
+        self.low, self.high = low, high
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The number; BadParameter says what is wrong with it."""
+        if isinstance(value, int):
+            return value
+        text = str(value).strip().upper().removesuffix("B").removesuffix("I")
+        unit = text[-1:] if text[-1:] in ("K", "M", "G") else ""
+        digits = text.removesuffix(unit)
+        if not (digits.isascii() and digits.isdigit()):
+            self.fail(f"{value!r} is no size; 4096, 64K, 1M and 1G are", param, ctx)
+        number = int(digits) * self._UNITS[unit]
+        if not self.low <= number <= self.high:
+            self.fail(f"{value} is out of range: {self.low} to {self.high}", param, ctx)
+        return number
+
+
+def device_options(command: _Function) -> _Function:
+    """``-d``, ``-i`` and ``-g``: which device, which port, which address."""
+    for option in (
+        click.option("-g", "--gid-idx", "gid_index", type=click.IntRange(0, 255), help="Index of the local GID."),
+        click.option("-i", "--ib-port", "port", type=click.IntRange(1, 255), default=1, help="Port of the device."),
+        click.option("-d", "--ib-dev", "device", metavar="DEV", help="Device: softverbs0, there is no other."),
+    ):
+        command = option(command)
+    return command
+
+
+def pcap_option(command: _Function) -> _Function:
+    """``--pcap``: a capture of every frame."""
+    kind = click.Path(dir_okay=False, writable=True)
+    return click.option("--pcap", type=kind, help="Capture every frame to this file, for tshark or Wireshark.")(command)
+
+
+def open_device(address: str | None = None, pcap: str | None = None) -> Device:
+    """The device of this command.
+
+    :param address: IP address where ``SOFTVERBS_ADDRESS`` names none; None: a free one of 127.0.0.0/8
+    :param pcap: capture file; None: as ``SOFTVERBS_PCAP`` says; empty: none
+    :raises Fault: if it cannot be opened
+    """
+    from softverbs.device import Device
+
+    environment = os.environ.get
+    addresses = environment("SOFTVERBS_ADDRESS") or address
+    try:
+        return Device(
+            address=addresses.split(",") if addresses else None,
+            options=environment("SOFTVERBS_OPTIONS", ""),
+            faults=environment("SOFTVERBS_FAULTS"),
+            pcap=(environment("SOFTVERBS_PCAP") if pcap is None else pcap) or None,
+        )
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        raise Fault(f"cannot open a device: {where}{error.strerror or error}") from error
+    except ValueError as error:
+        raise Fault(f"cannot open a device: {error}") from error
+
+
+@contextmanager
+def opened(device: Device, name: str | None = None) -> Iterator[Context]:
+    """A Context on ``device``; both are closed at the end.
+
+    :param name: the name that the user knows it by, which must be right
+    :raises Fault: where it has another name
+    """
+    from softverbs.pyverbs.device import Context
+
+    try:
+        if name is not None and name != device.name:
+            raise Fault(f"there is no device {name}; there is {device.name}")
+        with Context(device=device) as context:
+            yield context
+    finally:
+        device.close()
+
+
+def mtu_code(mtu: str | int) -> int:
+    """``IBV_MTU_*`` of a number of bytes, one of MTUS."""
+    return int(mtu).bit_length() - 8
+
+
+def check(completion: WC) -> None:
+    """Raises Fault where a work completion is no success."""
+    if completion.status:
+        raise Fault(f"work request {completion.wr_id} failed: {status_words(completion)}")
+
+
+def status_words(completion: WC) -> str:
+    """The status by name, and the reason."""
+    name = status_name(completion.status)
+    return f"{name}: {completion.reason}" if completion.reason else name
+
+
+def status_name(status: int) -> str:
+    """``IBV_WC_REM_ACCESS_ERR`` and so on."""
+    from softverbs.pyverbs.libibverbs_enums import names_of
+
+    return names_of("ibv_wc_status").get(status, f"status {status}")
+
+
+@contextmanager
+def patience(
+    seconds: float, progress: Callable[[], object], what: str, peer: socket.socket | None = None
+) -> Iterator[None]:
+    """Ends the block with a Fault when ``progress()`` has had the same value for too long. Costs the block nothing.
+
+    A timer signal looks once a second, so this does nothing outside of the main thread.
+
+    :param seconds: how long; 0: for ever
+    :param progress: anything that changes as the block goes on
+    :param what: the words for it
+    :param peer: a connection that the peer closes only when it has gone
+    """
+    if not seconds or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    last, since = progress(), time.monotonic()
+
+    def look(_number: int, _frame: FrameType | None) -> None:
+        nonlocal last, since
+        value, now = progress(), time.monotonic()
+        if value != last:
+            last, since = value, now
+        elif peer is not None and has_gone(peer):
+            raise Fault(f"{what}: the peer has gone")
+        elif now - since > seconds:
+            raise Fault(f"{what}: nothing has happened for {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, look)
+    signal.setitimer(signal.ITIMER_REAL, 1, 1)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def has_gone(peer: socket.socket) -> bool:
+    """Whether the other end of a connection has closed it, and left nothing to read."""
+    try:
+        return not peer.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True

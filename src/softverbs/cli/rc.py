@@ -1,0 +1,156 @@
+"""One end of a reliable connection, made through the public API: what the commands measure and show with."""
+
+from __future__ import annotations
+
+import random
+import socket
+from typing import Any, NamedTuple
+
+from softverbs.cli.common import Fault
+from softverbs.pyverbs import libibverbs_enums as e
+from softverbs.pyverbs.addr import GID, AHAttr, GlobalRoute
+from softverbs.pyverbs.comp_cntr import CompCntr, CompCntrInitAttr
+from softverbs.pyverbs.cq import CQ
+from softverbs.pyverbs.device import Context
+from softverbs.pyverbs.pd import PD
+from softverbs.pyverbs.qp import QP, QPAttachCompCntrAttr, QPAttr, QPCap, QPInitAttr
+from softverbs.pyverbs.wr import SGE, SendWR
+
+ALL_ACCESS = e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_REMOTE_READ | e.IBV_ACCESS_REMOTE_ATOMIC
+HOP_LIMIT = 64
+READS_IN_FLIGHT = 16
+
+
+class Way(NamedTuple):
+    """How packets travel from here: the arguments of a command."""
+
+    port: int = 1
+    gid_index: int = 0
+    mtu: int = e.IBV_MTU_4096
+    sl: int = 0
+
+
+class Timing(NamedTuple):
+    """What a QP waits for, as ``ibv_modify_qp(3)`` has it: 2^timeout times 4.096 us until retransmission."""
+
+    timeout: int = 14
+    retry_cnt: int = 7
+    rnr_retry: int = 7
+    min_rnr_timer: int = 12
+
+
+def random_psn() -> int:
+    """A packet sequence number to begin with."""
+    return random.SystemRandom().getrandbits(24)
+
+
+def own_gid(context: Context, port: int, index: int | None, near: str | None) -> tuple[int, bytes]:
+    """Index and bytes of the local GID to use.
+
+    :param port: the port
+    :param index: the index where the user gave one
+    :param near: the local IP address of the connection to the peer: this GID is best, one of its family next
+    """
+    if index is not None:
+        return index, context.query_gid(port, index).raw
+    gids = [context.query_gid(port, number).raw for number in range(context.query_port(port).gid_tbl_len)]
+    wanted = gid_of(near) if near is not None else None
+    if wanted is None:
+        return 0, gids[0]
+    order = sorted(range(len(gids)), key=lambda number: (gids[number] != wanted, is_ipv4(gids[number]) != is_ipv4(wanted)))
+    return order[0], gids[order[0]]
+
+
+def gid_of(address: str) -> bytes:
+    """The GID of an IP address, 16 bytes."""
+    host = address.partition("%")[0]
+    if ":" in host:
+        return socket.inet_pton(socket.AF_INET6, host)
+    return bytes(10) + b"\xff\xff" + socket.inet_pton(socket.AF_INET, host)
+
+
+def is_ipv4(gid: bytes) -> bool:
+    """Whether a GID is an IPv4-mapped address."""
+    return gid[:12] == bytes(10) + b"\xff\xff"
+
+
+def gid_name(gid: bytes) -> str:
+    """A GID as people write it: IPv4 where it is an IPv4-mapped address."""
+    return socket.inet_ntop(socket.AF_INET, gid[12:]) if is_ipv4(gid) else socket.inet_ntop(socket.AF_INET6, gid)
+
+
+def make_qp(pd: PD, send_cq: CQ, recv_cq: CQ, send: int, recv: int, port: int = 1, access: int = ALL_ACCESS) -> QP:
+    """A QP of type RC in the state INIT.
+
+    :param send: outstanding sends
+    :param recv: outstanding receives
+    """
+    cap = QPCap(max_send_wr=send, max_recv_wr=recv)
+    attr = QPAttr(port_num=port)
+    attr.qp_access_flags = access
+    return QP(pd, QPInitAttr(e.IBV_QPT_RC, None, send_cq, recv_cq, None, cap, 0), attr)
+
+
+def join(qp: QP, way: Way, psn: int, peer: tuple[bytes, int, int], reads: int, timing: Timing = Timing()) -> None:
+    """Takes a QP from INIT to RTS, connected to the peer's.
+
+    :param way: how packets travel
+    :param psn: the first that is sent
+    :param peer: its GID, QP number and first PSN
+    :param reads: READs and atomics at once, each way
+    :param timing: time-outs and retries
+    """
+    gid, number, first = peer
+    if not any(gid):
+        raise Fault("the peer sent no GID, and RoCE needs one: ibv_rc_pingpong takes it from -g INDEX")
+    attr = QPAttr(port_num=way.port, path_mtu=way.mtu)
+    attr.dest_qp_num, attr.rq_psn, attr.sq_psn = number, first, psn
+    attr.max_rd_atomic = attr.max_dest_rd_atomic = reads
+    attr.timeout, attr.retry_cnt, attr.rnr_retry, attr.min_rnr_timer = timing
+    route = GlobalRoute(GID(gid.hex(":", 2)), sgid_index=way.gid_index, hop_limit=HOP_LIMIT)
+    attr.ah_attr = AHAttr(is_global=1, port_num=way.port, sl=way.sl, gr=route)
+    qp.to_rtr(attr)
+    qp.to_rts(attr)
+
+
+def counter_of(context: Context, qp: QP, operations: int) -> CompCntr:
+    """A counter of operations of a QP in INIT.
+
+    :param operations: ``IBV_QP_ATTACH_COMP_CNTR_OP_*`` bits
+    """
+    counter = CompCntr(context, CompCntrInitAttr())
+    qp.attach_comp_cntr(counter, QPAttachCompCntrAttr(op_mask=operations))
+    return counter
+
+
+class Region(NamedTuple):
+    """A range of registered memory here, and the range of the peer's that it goes with."""
+
+    address: int
+    lkey: int
+    remote_address: int
+    rkey: int
+
+    def request(
+        self, opcode: int, offset: int, length: int, flags: int = 0, wr_id: int = 0, following: SendWR | None = None
+    ) -> SendWR:
+        """A WRITE or READ of ``length`` bytes at ``offset`` of both; ``following`` is posted after it."""
+        element = SGE(self.address + offset, length, self.lkey)
+        request = SendWR(wr_id, opcode, 1, sg=[element], send_flags=flags, next_wr=following)
+        request.set_wr_rdma(self.rkey, self.remote_address + offset)
+        return request
+
+
+def chained(requests: list[SendWR]) -> SendWR:
+    """The first of a list, each linked to the next."""
+    for request, following in zip(requests, requests[1:], strict=False):
+        request.next_wr = following
+    return requests[0]
+
+
+def reap(cq: CQ, count: int, into: list[Any]) -> None:
+    """Polls until ``count`` completions have come, whatever their status, and appends them to ``into``."""
+    while count > 0:
+        polled, completions = cq.poll(min(count, 64))
+        count -= polled
+        into.extend(completions)

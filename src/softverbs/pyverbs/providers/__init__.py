@@ -1,0 +1,1 @@
+"""What pyverbs has for single makers of devices."""

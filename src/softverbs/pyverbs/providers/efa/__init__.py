@@ -1,0 +1,1 @@
+"""What EFA has and the verbs have not, as far as this device has it too."""

@@ -1,0 +1,1 @@
+"""The simulator: devices on links in one process, in virtual time, from a seed. Core and device, nothing above them."""

@@ -1,0 +1,165 @@
+"""Two connected queue pairs, each on a device of its own, with memory, a completion queue and six counters."""
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+from softverbs.core.limits import Options
+from softverbs.core.wr import SGE, WC, RecvWR, SendWR
+from tests.netsim import frames
+from tests.netsim.sim import CAP, ERR, Node, Region, Sim, connect
+
+SEND, RECV, READ, REMOTE_READ, WRITE, REMOTE_WRITE = OPS = tuple(1 << bit for bit in range(6))
+OP_NAMES = dict(zip(OPS, ("SEND", "RECV", "READ", "REMOTE_READ", "WRITE", "REMOTE_WRITE"), strict=True))
+
+WR_WRITE, WR_WRITE_IMM, WR_SEND, WR_SEND_IMM, WR_READ, WR_CAS, WR_FAA, WR_LOCAL_INV, WR_BIND, WR_SEND_INV = range(10)
+FENCE, SIGNALED, SOLICITED, INLINE = 1, 2, 4, 8
+#: Which counter counts a work request, by its opcode.
+BIT = {
+    WR_WRITE: WRITE, WR_WRITE_IMM: WRITE, WR_SEND: SEND, WR_SEND_IMM: SEND, WR_SEND_INV: SEND, WR_READ: READ,
+    WR_CAS: READ, WR_FAA: READ,
+}  # fmt: skip
+
+(SUCCESS, LOC_LEN_ERR, LOC_QP_OP_ERR, _, LOC_PROT_ERR, FLUSH_ERR, MW_BIND_ERR, BAD_RESP_ERR, LOC_ACCESS_ERR,
+ REM_INV_REQ_ERR, REM_ACCESS_ERR, REM_OP_ERR, RETRY_EXC_ERR, RNR_RETRY_EXC_ERR) = range(14)  # fmt: skip
+
+Rule = Callable[[bytes], "list[bytes] | None"]
+
+
+class End:
+    """One end. Its memory starts at the same ``iova`` on both ends."""
+
+    peer: "End"
+
+    def __init__(self, node: Node, size: int, cap: tuple[int, int, int, int, int]) -> None:
+        self.node = node
+        self.pd = node.pd()
+        self.cq = node.cq()
+        self.memory: Region = node.region(self.pd, size)
+        self.qp = node.qp(self.pd, self.cq, cap=cap)
+        self.counters = {op: node.counter() for op in OPS}
+        for op, counter in self.counters.items():
+            self.qp.attach_comp_cntr(counter, op, 0)
+        self._polled: list[WC] = []
+
+    def sge(self, offset: int, length: int) -> SGE:
+        return SGE(self.memory.iova + offset, length, self.memory.key)
+
+    def wr(
+        self, opcode: int, offset: int = 0, length: int = 0, to: int | None = None, *, flags: int = SIGNALED,
+        wr_id: int = 0, imm: int = 0, add: int = 0, swap: int = 0, rkey: int | None = None, sg: list[SGE] | None = None,
+    ) -> SendWR:  # fmt: skip
+        """A send work request of ``length`` bytes at ``offset``, whose remote side is ``to`` in the peer's memory."""
+        if sg is None:
+            sg = [self.sge(offset, length)] if length else []
+        wr = SendWR(wr_id, opcode, len(sg), imm, sg, flags)
+        remote = self.peer.memory
+        key = remote.key if rkey is None else rkey
+        if opcode in (WR_CAS, WR_FAA):
+            wr.set_wr_atomic(key, remote.iova + (to or 0), add, swap)
+        elif to is not None:
+            wr.set_wr_rdma(key, remote.iova + to)
+        return wr
+
+    def post(self, *args: Any, **more: Any) -> None:
+        """Posts what ``wr`` makes of the arguments."""
+        self.qp.post_send(self.wr(*args, **more))
+
+    def receive(self, offset: int = 0, length: int = 0, wr_id: int = 0) -> None:
+        sg = [self.sge(offset, length)] if length else []
+        self.qp.post_recv(RecvWR(wr_id, len(sg), sg))
+
+    def polled(self) -> list[WC]:
+        """Completions since the last call. Does not drive the device."""
+        while self.cq.count():
+            self._polled += self.cq.poll(64)
+        polled, self._polled = self._polled, []
+        return polled
+
+    def wait(self, count: int = 1, limit: int = 3600 * 10**9) -> list[WC]:
+        """Lets time pass until there are ``count`` completions, and returns them all."""
+        self.node.sim.run_until(lambda: self.cq.count() >= count, limit)
+        return self.polled()
+
+    def status(self) -> int:
+        """Lets time pass until there is a completion; its status."""
+        return int(self.wait()[0].status)
+
+    def count(self, op: int) -> tuple[int, int]:
+        """Completions and errors of the counter of ``op``."""
+        counter = self.counters[op]
+        return counter.visible_value, counter.visible_errors
+
+    def forge(self, body: bytes) -> bytes:
+        """A frame as if this end had sent it."""
+        return frames.Seal(self.node.gid, self.peer.node.gid)(body)
+
+
+class Pair:
+    """The world of one connection from ``a`` to ``b``; what is on the wire is in ``wire``, as (sender, frame)."""
+
+    def __init__(
+        self, size: int = 1 << 16, cap: tuple[int, int, int, int, int] = CAP, options: Options | None = None,
+        network_mtu: int = 65507, **attributes: int,
+    ) -> None:  # fmt: skip
+        """attributes: of the queue pairs, instead of those of ``sim.PATH``, on both ends."""
+        self.sim = Sim(network_mtu)
+        self.a = End(self.sim.node(seed=1, options=options), size, cap)
+        self.b = End(self.sim.node(seed=2, options=options), size, cap)
+        self.a.peer, self.b.peer = self.b, self.a
+        self.attributes = attributes
+        self.wire: list[tuple[End, bytes]] = []
+        self.rule: Rule | None = None
+        self.sim.tap = self._tap
+        self.connect()
+
+    def __enter__(self) -> "Pair":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for end in (self.a, self.b):
+            assert end.memory.untouched(), "something wrote beside a memory region"
+        self.sim.__exit__(*exc)
+
+    def connect(self, **attributes: int) -> None:
+        for end in (self.a, self.b):
+            connect(end.qp, end.peer.qp, end.node, end.peer.node, {**self.attributes, **attributes}.items())
+
+    def _tap(self, node: Node, frame: bytes) -> list[bytes]:
+        self.wire.append((self.a if node is self.a.node else self.b, frame))
+        result = self.rule(frame) if self.rule is not None else None
+        return [frame] if result is None else result
+
+    def sent(self, end: End, *opcodes: int) -> list[bytes]:
+        """Frames that ``end`` has sent, of these opcodes or all."""
+        return [frame for sender, frame in self.wire if sender is end and (not opcodes or frame[0] in opcodes)]
+
+    def inject(self, end: End, body: bytes) -> None:
+        """Lets ``end``'s device send a frame, sealed, that its queue pair knows nothing of."""
+        frame = end.forge(body)
+        buffer = ctypes.create_string_buffer(frame, len(frame))
+        route = end.node.link.route(0, end.peer.node.gid, 0, 0, 64)
+        end.node.link.send(self.sim.now, route, ctypes.addressof(buffer), len(frame), len(frame))
+        self.sim.run_for(0)
+
+    def finish(self) -> None:
+        """Ends the connection: both ends in ERR, and everything flushed."""
+        for end in (self.a, self.b):
+            if end.qp.state != ERR:
+                end.qp.modify({"qp_state": ERR}, 1)
+
+
+def dropping(*opcodes: int, times: int = 1, skip: int = 0) -> Rule:
+    """A rule that loses frames of these opcodes (of any, if there are none): not the first ``skip``, the next ``times``."""
+    seen = 0
+
+    def rule(frame: bytes) -> list[bytes] | None:
+        nonlocal seen
+        if opcodes and frame[0] not in opcodes:
+            return None
+        seen += 1
+        return [] if skip < seen <= skip + times else None
+
+    return rule
+
+
