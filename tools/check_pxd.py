@@ -32,7 +32,8 @@ def cimports(text: str) -> Names:
     for module, bracketed, plain in re.findall(
         r"^[ \t]*from\s+softverbs\.core\.(\w+)\s+cimport\s+(?:\(([^)]*)\)|(.*))$", text, re.MULTILINE
     ):
-        names = re.split(r"[,\s\\]+", bracketed or plain)
+        # "raw_copy as copy": an inline twin, known by the function's own name.
+        names = [name.split(" as ")[-1].strip() for name in re.split(r"[,\n]", bracketed or plain)]
         found.setdefault(module, set()).update(filter(None, names))
     return found
 
@@ -47,7 +48,7 @@ def from_core(nodes: list[ast.stmt]) -> Names:
     for top in nodes:
         for node in ast.walk(top):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(PACKAGE):
-                names = {alias.name for alias in node.names}
+                names = {alias.asname or alias.name for alias in node.names}
                 found.setdefault((node.module or "").removeprefix(PACKAGE), set()).update(names)
             elif isinstance(node, ast.ImportFrom) and node.module == PACKAGE.rstrip("."):
                 for alias in node.names:

@@ -18,8 +18,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from softverbs.core import port as port_module
 from softverbs.core.errors import PyverbsRDMAError, PyverbsUserError
 from softverbs.core.limits import Options
+from softverbs.core.lock import Lock
 from softverbs.core.port import Port
 
 DEFAULT_NAME = "softverbs0"
@@ -80,7 +82,7 @@ class Device:
         self.clock = clock
         self.idle = idle
         self.log = logger
-        self.lock = threading.RLock()
+        self.lock = _build_lock()
         self.deferred: deque[Callable[[], None]] = deque()
         #: Called by ``close`` while the device still works: contexts close their objects.
         self.at_close: list[Callable[[], None]] = []
@@ -201,7 +203,7 @@ class Device:
 
     def try_enter(self) -> bool:
         """Takes the lock if nobody holds it, this thread included: for finalizers, which may run anywhere."""
-        if self.lock._is_owned():  # type: ignore[attr-defined]
+        if self.lock._is_owned():
             return False
         return self.lock.acquire(blocking=False)
 
@@ -306,6 +308,17 @@ def _build_link(link: Any, address: str | list[str] | None, faults: str | None, 
         except ValueError as error:
             raise PyverbsUserError(f"faults: {error}") from error
     return link
+
+
+def _build_lock() -> Any:
+    """The quick lock where the core is compiled (core/lock.py), else ``threading.RLock``."""
+    if port_module.__file__.endswith(".py"):
+        return threading.RLock()
+    return Lock(threading.get_ident, _pause)
+
+
+def _pause() -> None:
+    time.sleep(0.00005)
 
 
 def _guid(gid: bytes) -> int:

@@ -8,8 +8,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import pytest
-
-from softverbs.core.wr import SGE
 from tests.netsim import frames
 from tests.netsim.pair import (
     FENCE,
@@ -34,6 +32,8 @@ from tests.netsim.pair import (
 )
 from tests.netsim.sim import MS
 
+from softverbs.core.wr import SGE
+
 DATA = bytes(range(251)) * 40
 FROM, TO = 0x1000, 0x8000  # where it is taken from, and where it goes
 LENGTH = 4 * 256 + 17  # five packets
@@ -50,8 +50,8 @@ class Message(NamedTuple):
     takes: int = 0  # receives
 
 
-def landed(end: End) -> None:
-    assert end.peer.memory.at(TO, LENGTH) == DATA[:LENGTH]
+def landed(end: End, length: int = LENGTH) -> None:
+    assert end.peer.memory.at(TO, LENGTH) == DATA[:length] + bytes(LENGTH - length)
 
 
 def fetched(end: End) -> None:
@@ -88,7 +88,7 @@ MESSAGES = {
     ),
     "inline send": Message(
         lambda end: end.post(WR_SEND, FROM, 100, flags=SIGNALED | INLINE),
-        lambda end: None,
+        lambda end: landed(end, 100),
         (SEND, RECV),
         takes=1,
     ),

@@ -4,10 +4,11 @@ import ctypes
 from collections.abc import Callable
 from typing import Any
 
-from softverbs.core.limits import Options
-from softverbs.core.wr import SGE, WC, RecvWR, SendWR
 from tests.netsim import frames
 from tests.netsim.sim import CAP, ERR, Node, Region, Sim, connect
+
+from softverbs.core.limits import Options
+from softverbs.core.wr import SGE, WC, RecvWR, SendWR
 
 SEND, RECV, READ, REMOTE_READ, WRITE, REMOTE_WRITE = OPS = tuple(1 << bit for bit in range(6))
 OP_NAMES = dict(zip(OPS, ("SEND", "RECV", "READ", "REMOTE_READ", "WRITE", "REMOTE_WRITE"), strict=True))
@@ -124,6 +125,7 @@ class Pair:
     def connect(self, **attributes: int) -> None:
         for end in (self.a, self.b):
             connect(end.qp, end.peer.qp, end.node, end.peer.node, {**self.attributes, **attributes}.items())
+        self.sim.settle()
 
     def _tap(self, node: Node, frame: bytes) -> list[bytes]:
         self.wire.append((self.a if node is self.a.node else self.b, frame))
@@ -150,7 +152,7 @@ class Pair:
 
 
 def dropping(*opcodes: int, times: int = 1, skip: int = 0) -> Rule:
-    """A rule that loses frames of these opcodes (of any, if there are none): not the first ``skip``, the next ``times``."""
+    """A rule that loses frames of these opcodes (of all, without any): not the first ``skip``, but the next ``times``."""
     seen = 0
 
     def rule(frame: bytes) -> list[bytes] | None:

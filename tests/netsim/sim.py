@@ -117,19 +117,24 @@ class Region:
 
 
 class Node:
-    """A device of the world. Every frame it sends passes ``Sim.tap`` and then the faults."""
+    """A device of the world. Every frame it sends passes ``Sim.tap`` and then the faults, unless it is ``bare``."""
 
-    def __init__(self, sim: "Sim", address: str, seed: int, options: Options | None, faults: dict[str, Any]) -> None:
+    def __init__(
+        self, sim: "Sim", address: str, seed: int, options: Options | None, bare: bool, faults: dict[str, Any]
+    ) -> None:
         self.sim = sim
         self.name = address
-        self.link = FaultLink(
-            sim.network.link(address), seed=seed, direction="send", script=lambda _, frame: sim.tap(self, frame), **faults
-        )
+        self.link: Any = sim.network.link(address)
+        if not bare:
+            self.link = FaultLink(self.link, seed=seed, direction="send", script=self._tap, **faults)
         self.device = Device(link=self.link, clock=sim.clock, thread=False, options=options, seed=seed)
         self.port = self.device.port
         self.gid = self.link.gids[0]
         self.log: list[str] = []
         self.port.log = self.log.append
+
+    def _tap(self, _: int, frame: bytes) -> list[bytes]:
+        return self.sim.tap(self, frame)
 
     def pd(self) -> ProtectionDomain:
         return ProtectionDomain(self.port, self)
@@ -187,9 +192,9 @@ class Sim:
     def now(self) -> int:
         return self.clock.now
 
-    def node(self, seed: int = 0, options: Options | None = None, **faults: Any) -> Node:
-        """A new device; ``faults`` as of FaultLink, which act on what it sends."""
-        node = Node(self, f"10.0.0.{len(self.nodes) + 1}", seed, options, faults)
+    def node(self, seed: int = 0, options: Options | None = None, bare: bool = False, **faults: Any) -> Node:
+        """A new device; ``faults`` as of FaultLink, which act on what it sends; ``bare``: without even a FaultLink."""
+        node = Node(self, f"10.0.0.{len(self.nodes) + 1}", seed, options, bare, faults)
         self.nodes.append(node)
         return node
 
@@ -199,14 +204,14 @@ class Sim:
         self._entries += 1
 
     def step(self) -> bool:
-        """Progress once around, or else a jump of the clock; False where nothing will ever happen again."""
-        if self._agenda and self._agenda[0][0] <= self.now:
-            heapq.heappop(self._agenda)[2]()
-            return True
+        """Progress once around, or what is due, or a jump of the clock; False where nothing will ever happen again."""
         work = 0
         for node in self.nodes:
             work += node.device.progress()
         if work:
+            return True
+        if self._agenda and self._agenda[0][0] <= self.now:
+            heapq.heappop(self._agenda)[2]()
             return True
         due = [time for time in (node.port.deadline() for node in self.nodes) if time]
         if self._agenda:

@@ -4,6 +4,7 @@ import importlib
 import inspect
 import subprocess
 import sys
+import weakref
 
 import pytest
 
@@ -12,7 +13,7 @@ from softverbs.core import constants
 from softverbs.pyverbs import enums, libibverbs_enums
 from softverbs.pyverbs import libibverbs_enums as e
 from softverbs.pyverbs.addr import GID, GRH, AHAttr, GlobalRoute
-from softverbs.pyverbs.base import PyverbsCM, PyverbsObject, PyverbsRDMAErrno, inc_rkey
+from softverbs.pyverbs.base import PyverbsCM, PyverbsObject, PyverbsRDMAErrno, close_weakrefs, inc_rkey
 from softverbs.pyverbs.comp_cntr import CompCntrInitAttr
 from softverbs.pyverbs.cq import WC, CqInitAttrEx, PollCqAttr
 from softverbs.pyverbs.device import DeviceAttr, DeviceAttrEx, GIDEntry, ODPCaps, PortAttr
@@ -423,9 +424,24 @@ def test_an_address_vector_without_a_global_route_has_none_of_its_members() -> N
         AHAttr(is_global=1, gr=5)
 
 
+def test_address_vectors_that_are_copied_and_printed() -> None:
+    text = "fe80:0000:0000:0000:0000:0000:0000:0009"
+    ah = AHAttr(is_global=1, gr=GlobalRoute())
+    ah.dgid = text
+    assert ah.raw_dgid[-1] == 9
+    attr = QPAttr()
+    attr.ah_attr = attr.alt_ah_attr = ah
+    ah.is_global = 0
+    assert attr.alt_ah_attr.dgid == text
+    assert str(attr).count(f"    dgid                  : {text}") == 2
+    with pytest.raises(PyverbsRDMAError, match="AHAttr is expected"):
+        attr.ah_attr = 5
+
+
 def test_grh() -> None:
     grh = GRH(GID("fe80:0000:0000:0000:0000:0000:0000:0001"), GID("fe80:0000:0000:0000:0000:0000:0000:0002"))
     assert (grh.sgid[-1], grh.dgid[-1], grh.hop_limit) == ("1", "2", 1)
+    assert str(grh).splitlines()[0] == f"DGID                  : {grh.dgid}"
     grh.dgid = grh.sgid
     assert grh.dgid == grh.sgid
     with pytest.raises(PyverbsRDMAError, match="GID is expected"):
@@ -543,6 +559,7 @@ def test_base_classes() -> None:
     thing.set_log_level(0)
     with PyverbsCM() as manager:
         assert isinstance(manager, PyverbsCM)
+    close_weakrefs([None, weakref.WeakSet([manager])])
 
 
 # -- the package

@@ -36,6 +36,9 @@ def test_a_batch(rig: Any) -> None:
     for name in READERS.split():
         assert isinstance(getattr(cq, f"read_{name}")(), int)
     assert cq.reason == ""
+    for name in ("status", "wr_id"):
+        with pytest.raises(AttributeError):
+            setattr(cq, name, 1)
     assert cq.poll_next() == 0
     assert cq.wr_id == 2
     cq.end_poll()

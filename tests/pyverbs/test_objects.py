@@ -3,6 +3,8 @@
 import errno
 import gc
 import itertools
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +17,7 @@ from softverbs.pyverbs import libibverbs_enums as e
 from softverbs.pyverbs.addr import AH, AHAttr
 from softverbs.pyverbs.comp_cntr import CompCntr, CompCntrInitAttr
 from softverbs.pyverbs.cq import CQ, CQEX, CompChannel, CqInitAttrEx
-from softverbs.pyverbs.device import Context
+from softverbs.pyverbs.device import Context, QueryDeviceExInput
 from softverbs.pyverbs.mr import MR
 from softverbs.pyverbs.pd import PD
 from softverbs.pyverbs.pyverbs_error import PyverbsRDMAError, PyverbsUserError
@@ -54,9 +56,11 @@ def test_children_keep_their_parents(device: Device) -> None:
     gc.collect()
     assert (cq.cqe, mr.length) == (4, 8)
     assert cq.context.name == "softverbs0"
+    assert mr._pd.ctx.name == "softverbs0"
     with cq, mr:
         pass
     assert cq.context is None
+    assert mr.context is None
 
 
 def test_garbage_in_any_order(device: Device) -> None:
@@ -344,9 +348,25 @@ def test_a_device_forgets_contexts_that_are_gone(device: Device) -> None:
     assert device.at_close == []
 
 
+def test_the_device_of_the_process_is_listed() -> None:
+    code = (
+        "from softverbs.pyverbs.device import Context, get_device_list\n"
+        "(device,) = get_device_list()\n"
+        "with Context(name=device.name.decode()) as context:\n"
+        "    assert len(get_device_list()) == 1\n"
+        "    print(device, '/', context.query_gid(1, 0))\n"
+        "assert device.index == 0"
+    )
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("Device softverbs0, node type CA, transport type IB, guid ")
+    assert ":ffff:7f" in done.stdout, "a free address of 127.0.0.0/8"
+    assert done.stderr == ""
+
+
 def test_queries(rig: Any) -> None:
     context = rig.context
     attr = context.query_device()
+    assert attr.fw_version
     assert (attr.max_qp, attr.phys_port_cnt, attr.max_pkeys) == (65536, 1, 1)
     extended = context.query_device_ex()
     assert extended.orig_attr.node_guid == attr.node_guid
@@ -386,6 +406,8 @@ def test_queries(rig: Any) -> None:
         ("P_Key table", lambda c: c.query_pkey(1, 1)),
         ("0xffff only", lambda c: c.get_pkey_index(1, 5)),
         ("comp_mask", lambda c: c.query_rt_values_ex(2)),
+        ("comp_mask", lambda c: c.query_device_ex(QueryDeviceExInput(1))),
+        ("QueryDeviceExInput is expected", lambda c: c.query_device_ex(5)),
     ],
 )
 def test_queries_of_what_is_not_there(rig: Any, words: str, ask: Callable[[Any], Any]) -> None:

@@ -6,7 +6,9 @@ device has anything to do, the clock jumps to the next deadline, and where there
 """
 
 import os
+import random
 import select
+import sys
 import time
 from collections.abc import Callable, Iterable
 from types import SimpleNamespace
@@ -161,10 +163,13 @@ class Side:
             wr.set_wr_rdma(key, remote.buf + at)
         return wr
 
-    def bind(self, window: Any, wr_id: int = 1, length: int = SIZE, rights: int = REMOTE) -> SendWR:
-        """Binds a window to the start of this side's region."""
+    def bind(
+        self, window: Any, wr_id: int = 1, length: int = SIZE, rights: int = REMOTE, mr: MR | None = None
+    ) -> SendWR:
+        """Binds a window to the start of a region, by default this side's."""
+        mr = mr or self.mr
         wr = SendWR(wr_id, e.IBV_WR_BIND_MW)
-        wr.set_bind_wr(window, SimpleNamespace(mr=self.mr, addr=self.mr.buf, length=length, mw_access_flags=rights))
+        wr.set_bind_wr(window, SimpleNamespace(mr=mr, addr=mr.buf, length=length, mw_access_flags=rights))
         return wr
 
     def post_recv(self, qp: QP, *wr_ids: int, length: int = 4096, offset: int = 0, sg: list[SGE] | None = None) -> None:
@@ -360,3 +365,21 @@ def readable(fd: Any) -> bool:
     poller = select.poll()
     poller.register(fd, select.POLLIN)
     return bool(poller.poll(0))
+
+
+def pattern(length: int, seed: int = 1) -> bytes:
+    """Bytes that look random and are always the same."""
+    return random.Random(seed).randbytes(length)
+
+
+def fill(memory: bytearray, data: bytes, offset: int = 0) -> None:
+    memory[offset : offset + len(data)] = data
+
+
+def word(memory: bytearray, offset: int = 0) -> int:
+    """A 64-bit number of this machine."""
+    return int.from_bytes(memory[offset : offset + 8], sys.byteorder)
+
+
+def set_word(memory: bytearray, value: int, offset: int = 0) -> None:
+    memory[offset : offset + 8] = value.to_bytes(8, sys.byteorder)

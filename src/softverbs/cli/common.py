@@ -27,32 +27,29 @@ class Fault(click.ClickException):
     """Something is not as it should be, in one line: exit code 1."""
 
 
-class Size(click.ParamType):
-    """A number of bytes, or of anything: ``65536``, ``64K``, ``1M``, ``1G``."""
+_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
-    name = "size"
-    _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}  # noqa: RUF012
 
-    def __init__(self, low: int, high: int) -> None:
-        """
-        :param low: least
-        :param high: most
-        """
-        self.low, self.high = low, high
+def size(low: int, high: int) -> Callable[[str], int]:
+    """A type of click: a number of bytes, as in ``65536``, ``64K``, ``1M``, ``1G``.
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """The number; BadParameter says what is wrong with it."""
-        if isinstance(value, int):
-            return value
-        text = str(value).strip().upper().removesuffix("B").removesuffix("I")
-        unit = text[-1:] if text[-1:] in ("K", "M", "G") else ""
-        digits = text.removesuffix(unit)
-        if not (digits.isascii() and digits.isdigit()):
-            self.fail(f"{value!r} is no size; 4096, 64K, 1M and 1G are", param, ctx)
-        number = int(digits) * self._UNITS[unit]
-        if not self.low <= number <= self.high:
-            self.fail(f"{value} is out of range: {self.low} to {self.high}", param, ctx)
-        return number
+    :param low: least
+    :param high: most
+    """
+
+    def convert(text: str) -> int:
+        digits = str(text).strip().upper()
+        unit = _UNITS.get(digits[-1:], 1)
+        if unit > 1:
+            digits = digits[:-1]
+        if not (digits.isascii() and digits.isdigit() and len(digits) < 20):
+            raise click.BadParameter(f"{text!r} is no size; 4096, 64K, 1M and 1G are")
+        if not low <= int(digits) * unit <= high:
+            raise click.BadParameter(f"{text} is out of range: {low} to {high}")
+        return int(digits) * unit
+
+    convert.__name__ = "size"
+    return convert
 
 
 def device_options(command: _Function) -> _Function:

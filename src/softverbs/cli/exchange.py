@@ -1,8 +1,8 @@
 """The TCP connection beside the RDMA one: over it the two sides tell each other where they are.
 
 ``softverbs pingpong`` speaks as ``ibv_rc_pingpong`` of rdma-core does. Each side sends one text of 52 bytes,
-``LID:QPN:PSN:GID`` in lower-case hexadecimal (4, 6, 6 and 32 digits) with a zero byte at the end. The client begins; the
-server makes its QP ready before it answers, and the client then says ``done``, with a zero byte at its end too.
+``LID:QPN:PSN:GID`` in lower-case hexadecimal (4, 6, 6 and 32 digits) with a zero byte at the end. The client begins;
+the server makes its QP ready before it answers, and the client then says ``done``, with a zero byte at its end too.
 
 ``softverbs perf`` sends lines of JSON.
 """
@@ -13,9 +13,12 @@ import ipaddress
 import json
 import re
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 from softverbs.cli.common import Fault
+from softverbs.pyverbs.pyverbs_error import PyverbsError
 
 DONE = b"done\0"
 ADDRESS_LENGTH = 52  # bytes, the last one is zero
@@ -120,6 +123,16 @@ class Line:
         if "error" in values:
             raise Fault(f"the peer says: {' '.join(str(values['error']).split())}")
         return values
+
+    @contextmanager
+    def telling(self) -> Iterator[None]:
+        """Tells the peer, if it is there, of what fails in the block."""
+        try:
+            yield
+        except (Fault, PyverbsError) as error:
+            with suppress(OSError):
+                self.sock.sendall(json.dumps({"error": str(error)}).encode() + b"\n")
+            raise
 
     def waits(self) -> bool:
         """Whether a line, or the end, can be read at once."""

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import socket
-from typing import Any, NamedTuple
+import time
+from typing import NamedTuple
 
 from softverbs.cli.common import Fault
 from softverbs.pyverbs import libibverbs_enums as e
 from softverbs.pyverbs.addr import GID, AHAttr, GlobalRoute
 from softverbs.pyverbs.comp_cntr import CompCntr, CompCntrInitAttr
-from softverbs.pyverbs.cq import CQ
+from softverbs.pyverbs.cq import CQ, WC
 from softverbs.pyverbs.device import Context
 from softverbs.pyverbs.pd import PD
 from softverbs.pyverbs.qp import QP, QPAttachCompCntrAttr, QPAttr, QPCap, QPInitAttr
 from softverbs.pyverbs.wr import SGE, SendWR
 
-ALL_ACCESS = e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_REMOTE_READ | e.IBV_ACCESS_REMOTE_ATOMIC
+ALL_ACCESS = (
+    e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_REMOTE_READ | e.IBV_ACCESS_REMOTE_ATOMIC
+)
 HOP_LIMIT = 64
 READS_IN_FLIGHT = 16
 
@@ -39,6 +43,9 @@ class Timing(NamedTuple):
     min_rnr_timer: int = 12
 
 
+_TIMING = Timing()
+
+
 def random_psn() -> int:
     """A packet sequence number to begin with."""
     return random.SystemRandom().getrandbits(24)
@@ -57,7 +64,9 @@ def own_gid(context: Context, port: int, index: int | None, near: str | None) ->
     wanted = gid_of(near) if near is not None else None
     if wanted is None:
         return 0, gids[0]
-    order = sorted(range(len(gids)), key=lambda number: (gids[number] != wanted, is_ipv4(gids[number]) != is_ipv4(wanted)))
+    order = sorted(
+        range(len(gids)), key=lambda number: (gids[number] != wanted, is_ipv4(gids[number]) != is_ipv4(wanted))
+    )
     return order[0], gids[order[0]]
 
 
@@ -91,7 +100,7 @@ def make_qp(pd: PD, send_cq: CQ, recv_cq: CQ, send: int, recv: int, port: int = 
     return QP(pd, QPInitAttr(e.IBV_QPT_RC, None, send_cq, recv_cq, None, cap, 0), attr)
 
 
-def join(qp: QP, way: Way, psn: int, peer: tuple[bytes, int, int], reads: int, timing: Timing = Timing()) -> None:
+def join(qp: QP, way: Way, psn: int, peer: tuple[bytes, int, int], reads: int, timing: Timing = _TIMING) -> None:
     """Takes a QP from INIT to RTS, connected to the peer's.
 
     :param way: how packets travel
@@ -143,14 +152,22 @@ class Region(NamedTuple):
 
 def chained(requests: list[SendWR]) -> SendWR:
     """The first of a list, each linked to the next."""
-    for request, following in zip(requests, requests[1:], strict=False):
+    for request, following in itertools.pairwise(requests):
         request.next_wr = following
     return requests[0]
 
 
-def reap(cq: CQ, count: int, into: list[Any]) -> None:
-    """Polls until ``count`` completions have come, whatever their status, and appends them to ``into``."""
-    while count > 0:
-        polled, completions = cq.poll(min(count, 64))
-        count -= polled
-        into.extend(completions)
+def reap(cq: CQ, count: int, seconds: float) -> list[WC]:
+    """Polls until ``count`` completions have come, whatever their status.
+
+    :param seconds: time limit
+    :raises Fault: past the limit
+    """
+    found: list[WC] = []
+    end = time.monotonic() + seconds
+    while len(found) < count:
+        polled, completions = cq.poll(min(count - len(found), 64))
+        found += completions
+        if not polled and time.monotonic() > end:
+            raise Fault(f"{len(found)} of {count} completions have come in {seconds:g} s")
+    return found

@@ -2,7 +2,15 @@ cimport cython
 from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
 from softverbs.core.constants cimport EVENT_CQ_ERR, WC_SUCCESS
 from softverbs.core.host cimport Host
-from softverbs.core.memory cimport copy, load8, load16, load32, load64, store32, store64
+from softverbs.core.memory cimport (
+    raw_copy as copy,
+    raw_load8 as load8,
+    raw_load16 as load16,
+    raw_load32 as load32,
+    raw_load64 as load64,
+    raw_store32 as store32,
+    raw_store64 as store64,
+)
 from softverbs.core.rings cimport (
     CQ_BYTE_LEN,
     CQ_DLID_PATH_BITS,
@@ -100,10 +108,10 @@ cdef class CompCntr:
     cdef public uint32_t handle
     cdef readonly bint closed
     cdef public object user
-    cdef void record(self, uint32_t status, uint64_t payload) except *
+    cdef int record(self, uint32_t status, uint64_t payload) except -1
     cdef uint64_t _plus(self, uint64_t value, uint64_t amount) noexcept
     cdef void _changed(self) except *
-    cdef void _show(self, uint64_t value, uint64_t errors) except *
+    cdef int _show(self, uint64_t value, uint64_t errors) except -1
     cdef _wake(self)
     cdef bint _reached(self, uint64_t threshold) noexcept
     @cython.locals(value=uint64_t, errors=uint64_t, shown=bint)
@@ -116,7 +124,7 @@ cdef class Watch:
     cdef readonly uint64_t threshold
     cdef readonly object callback
 
-cdef void complete(
+cdef int complete(
     CompletionQueue cq, CompCntr counter, uint64_t payload, bint listed, bint solicited, uint64_t wr_id, uint32_t status,
     uint32_t opcode, uint32_t qp_num, uint32_t byte_len, uint32_t imm, uint32_t wc_flags, object reason
-) except *
+) except -1

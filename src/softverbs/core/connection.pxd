@@ -2,7 +2,7 @@ cimport cython
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 from softverbs.core.egress cimport Path
 from softverbs.core.host cimport Host
-from softverbs.core.memory cimport copy, load32, load64
+from softverbs.core.memory cimport raw_copy as copy, raw_load32 as load32, raw_load64 as load64
 from softverbs.core.regions cimport ProtectionDomain, Regions
 from softverbs.core.rings cimport SGE_LENGTH, SGE_LKEY, SGE_SIZE
 

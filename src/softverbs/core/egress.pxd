@@ -1,7 +1,7 @@
 cimport cython
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 from softverbs.core.icrc cimport IcrcPath
-from softverbs.core.memory cimport Block, store32
+from softverbs.core.memory cimport Block, raw_store32 as store32
 
 cdef int ARENA_SIZE
 cdef int MAX_BURSTS
@@ -30,5 +30,5 @@ cdef class Egress:
     cdef readonly uint64_t frames
     cdef uintptr_t room(self, size_t length) noexcept
     @cython.locals(size=uint32_t, last=int, frame=uintptr_t, joins=bint)
-    cdef void commit(self, Path path, uint32_t length) except *
+    cdef int commit(self, Path path, uint32_t length) except -1
     cdef void reset(self) noexcept

@@ -1,6 +1,15 @@
 cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
-from softverbs.core.memory cimport load8, load16be, load32, load32be, load64be, store32, store32be, store64be
+from softverbs.core.memory cimport (
+    raw_load8 as load8,
+    load16be,
+    raw_load32 as load32,
+    load32be,
+    load64be,
+    raw_store32 as store32,
+    store32be,
+    store64be,
+)
 
 cdef int AETH_ACK
 cdef int AETH_RNR

@@ -1,8 +1,10 @@
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
+from softverbs.core.lock cimport Lock
+
 cdef class Host:
     cdef readonly object options
-    cdef readonly object lock
+    cdef readonly Lock lock
     cdef readonly object clock
     cdef readonly int64_t now
     cdef readonly int num_comp_vectors

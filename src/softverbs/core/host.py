@@ -4,17 +4,24 @@ import errno
 from collections.abc import Callable
 from typing import Any
 
+try:
+    import cython
+except ImportError:
+    from softverbs import _cython as cython
 from softverbs.core.errors import PyverbsRDMAError
 from softverbs.core.limits import NUM_COMP_VECTORS, Options
+
+if not cython.compiled:
+    from softverbs.core.lock import Lock
 
 
 class Host:
     """The base of the port: its options, its lock, its time, and what queues and counters report to it."""
 
-    def __init__(self, options: Options, lock: Any, clock: Callable[[], int]) -> None:
+    def __init__(self, options: Options, lock: "Lock | Any", clock: Callable[[], int]) -> None:
         """
         :param options: of the device
-        :param lock: a reentrant lock that every entry of an application takes
+        :param lock: a reentrant lock that every entry of an application takes; compiled it must be a core Lock
         :param clock: the time, ns
         """
         self.options = options

@@ -1,6 +1,6 @@
 cimport cython
 from libc.stdint cimport uint8_t, uint32_t, uintptr_t
-from softverbs.core.memory cimport crc32, load8, load32, store8
+from softverbs.core.memory cimport crc32, raw_load8 as load8, raw_load32 as load32, raw_store8 as store8
 
 cdef bint _BIG_ENDIAN
 cdef int _SHORTEST

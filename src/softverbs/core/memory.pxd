@@ -38,6 +38,33 @@ cdef extern from "Python.h":
     const int PyBUF_WRITE
     object PyMemoryView_FromMemory(char*, Py_ssize_t, int)
 
+# The same again, as C that the compiler sees through: what other modules cimport, under the names of the functions.
+cdef extern from *:
+    """
+    #include <stdint.h>
+    #include <string.h>
+    static inline uint8_t raw_load8(uintptr_t address) { return *(uint8_t *)address; }
+    static inline uint16_t raw_load16(uintptr_t address) { return *(uint16_t *)address; }
+    static inline uint32_t raw_load32(uintptr_t address) { return *(uint32_t *)address; }
+    static inline uint64_t raw_load64(uintptr_t address) { return *(uint64_t *)address; }
+    static inline void raw_store8(uintptr_t address, uint8_t value) { *(uint8_t *)address = value; }
+    static inline void raw_store16(uintptr_t address, uint16_t value) { *(uint16_t *)address = value; }
+    static inline void raw_store32(uintptr_t address, uint32_t value) { *(uint32_t *)address = value; }
+    static inline void raw_store64(uintptr_t address, uint64_t value) { *(uint64_t *)address = value; }
+    static inline void raw_copy(uintptr_t destination, uintptr_t source, size_t length) {
+        memmove((void *)destination, (void *)source, length);
+    }
+    """
+    uint8_t raw_load8(uintptr_t) noexcept nogil
+    uint16_t raw_load16(uintptr_t) noexcept nogil
+    uint32_t raw_load32(uintptr_t) noexcept nogil
+    uint64_t raw_load64(uintptr_t) noexcept nogil
+    void raw_store8(uintptr_t, uint8_t) noexcept nogil
+    void raw_store16(uintptr_t, uint16_t) noexcept nogil
+    void raw_store32(uintptr_t, uint32_t) noexcept nogil
+    void raw_store64(uintptr_t, uint64_t) noexcept nogil
+    void raw_copy(uintptr_t, uintptr_t, size_t) noexcept nogil
+
 cpdef uint8_t load8(uintptr_t address) noexcept
 cpdef uint16_t load16(uintptr_t address) noexcept
 cpdef uint32_t load32(uintptr_t address) noexcept

@@ -11,7 +11,15 @@ from softverbs.core.constants cimport (
     WR_SEND_WITH_INV,
 )
 from softverbs.core.headers cimport put_aeth, put_atomic_ack, put_atomic_eth, put_bth, put_ieth, put_imm, put_reth
-from softverbs.core.memory cimport copy, fill, load8, load16, load32, load64, view
+from softverbs.core.memory cimport (
+    raw_copy as copy,
+    fill,
+    raw_load8 as load8,
+    raw_load16 as load16,
+    raw_load32 as load32,
+    raw_load64 as load64,
+    view,
+)
 from softverbs.core.opcodes cimport (
     BTH_LENGTH,
     EXPLAIN,

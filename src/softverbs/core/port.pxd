@@ -22,6 +22,7 @@ cdef int ICRC
 cdef int SOURCE
 cdef int QP_STATE
 cdef uint32_t QP_SLOTS
+cdef uint32_t INDEX_BITS
 cdef int PKEY_BITS
 cdef int MAX_ROUNDS
 cdef int LOCAL_TURNS
@@ -43,7 +44,8 @@ cdef class Port(Host):
     cdef list free_qps
     cdef uint32_t qp_tag
     cdef readonly list live
-    cdef list ready
+    cdef QueuePair first_ready
+    cdef QueuePair last_ready
     cdef int64_t timer_due
     cdef int64_t counter_due
     cdef list late_counters
@@ -63,20 +65,22 @@ cdef class Port(Host):
     cpdef drive(self)
     @cython.locals(due=int64_t)
     cpdef int64_t deadline(self) except? -1
-    @cython.locals(work=int, batch=list, qp=QueuePair)
+    @cython.locals(work=int)
     cdef int _pump(self) except -1
+    @cython.locals(qp=QueuePair, following=QueuePair)
+    cdef int _pump_ready(self) except -1
     @cython.locals(egress=Egress, index=int, path=Path, address=uintptr_t)
     cdef bint _flush(self) except -1
     @cython.locals(size=uint32_t)
-    cdef void _deliver_locally(self, uintptr_t address, uint32_t length, uint32_t segment) except *
+    cdef int _deliver_locally(self, uintptr_t address, uint32_t length, uint32_t segment) except -1
     @cython.locals(size=int64_t, identification=uint32_t)
     cpdef receive(self, Peer peer, uintptr_t address, int64_t length, int64_t segment)
     @cython.locals(qp=QueuePair, opcode=int)
-    cdef void _on_frame(self, Peer peer, uintptr_t frame, uint32_t length, uint32_t identification) except *
+    cdef int _on_frame(self, Peer peer, uintptr_t frame, uint32_t length, uint32_t identification) except -1
     @cython.locals(opcode=int, flags=uint32_t, headers=int, payload=int, number=uint32_t, index=uint32_t, qp=QueuePair)
     cdef QueuePair _find(self, Peer peer, uintptr_t frame, uint32_t length, uint32_t identification)
     cdef QueuePair _drop(self, int cause)
-    @cython.locals(q=QueuePair)
+    @cython.locals(pair=QueuePair, last=QueuePair)
     cpdef schedule(self, object qp)
     cpdef raise_event(self, int event_type, object element)
     cpdef report(self, object text)

@@ -47,6 +47,7 @@ _DROPS = (
 
 FIRST_QP = 16  # 0 and 1 are for management (IBA 3.5.1); some room above them
 QP_SLOTS = 65536
+INDEX_BITS = 0xFFFF
 PKEY_BITS = 0x7FFF
 MAX_ROUNDS = 64
 #: How often local work may go before the link is looked at.
@@ -97,7 +98,9 @@ class Port(Host):
         self.free_qps: list[int] = []
         self.qp_tag = seed & 0xFF
         self.live: list[QueuePair] = []
-        self.ready: list[QueuePair] = []
+        # Queue pairs that have something to do: a chain, which costs no memory.
+        self.first_ready: QueuePair | None = None
+        self.last_ready: QueuePair | None = None
         self.timer_due = 0
         self.counter_due = 0
         self.late_counters: list[CompCntr] = []
@@ -129,7 +132,7 @@ class Port(Host):
             self._run_timers()
         if self.counter_due != 0 and now >= self.counter_due:
             self._publish_counters()
-        if self.ready:
+        if self.first_ready is not None:
             work += self._pump()
         return work
 
@@ -139,42 +142,54 @@ class Port(Host):
             raise PyverbsRDMAError(self.failure, errno.EIO)
         self.drives += 1
         self.now = self.clock()
-        if self.ready and self.local_turns < LOCAL_TURNS and self._pump() and self.local_turns > 0:
+        if self.first_ready is not None and self.local_turns < LOCAL_TURNS and self._pump() and self.local_turns > 0:
             return
         self.local_turns = 0
         self.progress(self.now)
 
     def deadline(self) -> int:
         """When there is something to do if nothing arrives, ns; ``now`` for at once, 0 for never."""
-        if self.ready or self.flushed < self.egress.bursts:
+        if self.first_ready is not None or self.flushed < self.egress.bursts:
             return self.now
         due = self.timer_due
         if self.counter_due != 0 and (due == 0 or self.counter_due < due):
             due = self.counter_due
         other = self.link.deadline()
-        if other is not None and (due == 0 or other < due):
-            due = other
+        if other is not None:
+            if other <= self.now:
+                return self.now  # a link may say 0 for at once
+            if due == 0 or other < due:
+                due = other
         return due
 
     def _pump(self) -> int:
         """Lets queue pairs write frames and hands these over, until nobody has anything to say."""
         work = 0
         for _ in range(MAX_ROUNDS):
-            if not self.ready and self.flushed == self.egress.bursts:
+            if self.first_ready is None and self.flushed == self.egress.bursts:
                 break
-            batch = self.ready
-            self.ready = []
-            for qp in batch:
-                qp.scheduled = False
-                if qp.pump(self.egress, self.now):
-                    self.schedule(qp)
-                self._note_deadline(qp)
+            self._pump_ready()
             work += self.egress.bursts
             if not self._flush():
                 break
             if self.overrun:
                 self._stop_overrun_queues()
         return work
+
+    def _pump_ready(self) -> None:
+        """Lets every queue pair that is ready now write its frames."""
+        qp = self.first_ready
+        self.first_ready = None
+        self.last_ready = None
+        while qp is not None:
+            following = qp.next_ready
+            qp.next_ready = None
+            qp.scheduled = False
+            if not qp.closed:
+                if qp.pump(self.egress, self.now):
+                    self.schedule(qp)
+                self._note_deadline(qp)
+            qp = following
 
     def _flush(self) -> bool:
         """Hands bursts over; False where the link cannot take more now."""
@@ -251,7 +266,7 @@ class Port(Host):
         if bth_pkey(frame) & PKEY_BITS != PKEY_BITS:
             return self._drop(PKEY)
         number = bth_dest_qpn(frame)
-        index = number % QP_SLOTS
+        index = number & INDEX_BITS
         if index >= len(self.table):
             return self._drop(UNKNOWN_QP)
         qp = self.table[index]
@@ -264,6 +279,8 @@ class Port(Host):
                 return self._drop(SOURCE)
             if peer.icrc.verify(frame, length, identification, peer.known) < 0:
                 return self._drop(ICRC)
+        elif not qp.connection.path.local:
+            return self._drop(SOURCE)  # of this port, where the queue pair expects its peer elsewhere
         return qp
 
     def _drop(self, cause: int) -> "QueuePair | None":
@@ -274,9 +291,15 @@ class Port(Host):
 
     def schedule(self, qp: QueuePair) -> None:
         """A queue pair has something to do."""
-        if not qp.scheduled:
-            qp.scheduled = True
-            self.ready.append(qp)
+        pair: QueuePair = qp
+        if not pair.scheduled:
+            pair.scheduled = True
+            last = self.last_ready
+            if last is None:
+                self.first_ready = pair
+            else:
+                last.next_ready = pair
+            self.last_ready = pair
         if self.sleeping:
             self.sleeping = False
             self.wake()
@@ -354,13 +377,10 @@ class Port(Host):
 
     def remove_qp(self, qp: QueuePair) -> None:
         """A queue pair is gone: its number finds nothing."""
-        index = qp.qp_num % QP_SLOTS
+        index = qp.qp_num & INDEX_BITS
         self.table[index] = None
         self.free_qps.append(index)
         self.live.remove(qp)
-        if qp.scheduled:
-            self.ready.remove(qp)
-            qp.scheduled = False
         self.leave("queue pair")
 
     def path_to(self, vector: AddressVector) -> Path:
@@ -391,7 +411,7 @@ class Port(Host):
         except OSError as error:
             raise PyverbsRDMAError(f"no route to {gid_name(vector.dgid)}: {error}", errno.EINVAL) from error
         local = vector.dgid in gids and not self.link.loops_back
-        nearby = vector.dgid in gids or ipaddress.IPv6Address(vector.dgid).is_loopback
+        nearby = self.link.one_host or vector.dgid in gids or ipaddress.IPv6Address(vector.dgid).is_loopback
         mapped = ipaddress.IPv6Address(vector.dgid).ipv4_mapped
         if mapped is not None and mapped.is_loopback:
             nearby = True

@@ -30,7 +30,15 @@ from softverbs.core.constants cimport (
 from softverbs.core.egress cimport Egress, Path
 from softverbs.core.headers cimport bth_ack_request, bth_pad, bth_psn, bth_solicited
 from softverbs.core.host cimport Host
-from softverbs.core.memory cimport copy, copy_checked, store8, store16, store32, store64, view
+from softverbs.core.memory cimport (
+    raw_copy as copy,
+    copy_checked,
+    raw_store8 as store8,
+    raw_store16 as store16,
+    raw_store32 as store32,
+    raw_store64 as store64,
+    view,
+)
 from softverbs.core.opcodes cimport (
     AETH,
     ATOMIC,
@@ -97,6 +105,7 @@ cdef class QueuePair:
     cdef readonly uint32_t handle
     cdef readonly int state
     cdef public bint scheduled
+    cdef public QueuePair next_ready
     cdef readonly bint closed
     cdef public object user
     cdef dict attributes

@@ -192,6 +192,7 @@ class QueuePair:
         self.handle = self.qp_num
         self.state = QPS_RESET
         self.scheduled = False
+        self.next_ready: QueuePair | None = None
         self.closed = False
         self.user: Any = None
         self.attributes: dict[str, Any] = {}
@@ -220,8 +221,7 @@ class QueuePair:
 
         :raises PyverbsRDMAError: EINVAL where a work request or the state is wrong, ENOMEM where the queue is full
         """
-        lock = self.port.lock
-        lock.acquire()
+        self.port.lock.acquire()
         try:
             while wr is not None:
                 try:
@@ -235,7 +235,7 @@ class QueuePair:
                 self.requester.flush("the queue pair is in the state ERR")
             else:
                 self.port.schedule(self)
-            lock.release()
+            self.port.lock.release()
 
     def _post_send(self, wr: SendWR) -> None:
         sq = self.sq
@@ -345,8 +345,7 @@ class QueuePair:
 
         :raises PyverbsRDMAError: as post_send
         """
-        lock = self.port.lock
-        lock.acquire()
+        self.port.lock.acquire()
         try:
             while wr is not None:
                 try:
@@ -358,7 +357,7 @@ class QueuePair:
         finally:
             if self.state == QPS_ERR:
                 self.responder.flush("the queue pair is in the state ERR")
-            lock.release()
+            self.port.lock.release()
 
     def _post_recv(self, wr: RecvWR) -> None:
         rq = self.rq

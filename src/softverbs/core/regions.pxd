@@ -27,7 +27,7 @@ cdef class MemoryRegion:
     cdef readonly uint64_t length
     cdef readonly uint32_t access
     cdef readonly uint64_t iova
-    cdef object holder
+    cdef readonly object holder
     cdef readonly uint32_t lkey
     cdef readonly uint32_t rkey
     cdef readonly uint32_t handle

@@ -224,6 +224,8 @@ class Regions:
         self, window: MemoryRegion, region: MemoryRegion, va: int, length: int, access: int, rkey: int, qp_num: int
     ) -> str:
         """Binds a window to a part of a region; "" or the reason why not (ibv_bind_mw(3), IBA 10.6.7.2)."""
+        if window.window_type == 0 or region.window_type != 0:
+            return "only a memory window can be bound, and only to a memory region"
         if window.window_type == MW_TYPE_2 and window.valid:
             return f"memory window {window.rkey:#x} of type 2 is bound already: invalidate it first"
         if window.pd is not region.pd:

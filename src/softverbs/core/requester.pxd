@@ -48,7 +48,15 @@ from softverbs.core.headers cimport (
     atomic_ack_original,
     rnr_timer_ns,
 )
-from softverbs.core.memory cimport Block, load8, load16, load32, load64, store32, store64
+from softverbs.core.memory cimport (
+    Block,
+    raw_load8 as load8,
+    raw_load16 as load16,
+    raw_load32 as load32,
+    raw_load64 as load64,
+    raw_store32 as store32,
+    raw_store64 as store64,
+)
 from softverbs.core.opcodes cimport LAST, ONLY
 from softverbs.core.packets cimport MAX_HEADERS, write_atomic_request, write_payload, write_read_request
 from softverbs.core.psn cimport add, diff
@@ -153,9 +161,9 @@ cdef class Requester:
     cdef void _progress(self, uint32_t una, int64_t now) noexcept
     cdef void _skip_ahead(self) noexcept
     @cython.locals(slot=uintptr_t, opcode=int)
-    cdef void _retire(self) except *
+    cdef int _retire(self) except -1
     @cython.locals(listed=bint, length=uint32_t)
-    cdef void _complete_head(self, uintptr_t slot, int opcode, int status, object reason) except *
+    cdef int _complete_head(self, uintptr_t slot, int opcode, int status, object reason) except -1
     cdef CompCntr _counter(self, int opcode)
     cdef void _lost(self, object what) except *
     @cython.locals(slot=uintptr_t, opcode=int)

@@ -95,6 +95,19 @@ if not cython.compiled:
 PACKET_COST = 64
 #: An acknowledgement is asked for at least this often, packets.
 ACK_EVERY = 16
+#: Work requests by opcode, for people.
+_NAMES = (
+    "RDMA_WRITE",
+    "RDMA_WRITE_WITH_IMM",
+    "SEND",
+    "SEND_WITH_IMM",
+    "RDMA_READ",
+    "CMP_AND_SWP",
+    "FETCH_AND_ADD",
+    "LOCAL_INV",
+    "BIND_MW",
+    "SEND_WITH_INV",
+)
 RNR_RETRY_FOREVER = 7  # IBA 9.7.5.2.8
 ATOMIC_SIZE = 8
 
@@ -172,7 +185,8 @@ class Requester:
     def pump(self, egress: Egress, now: int) -> int:
         """Sends what may be sent. 1 where the arena is full and more is to come, else 0."""
         sq = self.sq
-        while self.cursor < sq.tail and not self.failed and not self.doomed:
+        # What is before a doomed work request must still be sent again where it is lost.
+        while self.cursor < sq.tail and not self.failed and not (self.doomed and self.cursor >= self.doom_index):
             if self.rnr_until != 0:
                 return 0
             slot = sq.slot(self.cursor)
@@ -196,15 +210,15 @@ class Requester:
         if opcode == WR_LOCAL_INV or opcode == WR_BIND_MW:
             return self._perform_locally(slot, opcode)
         reading = opcode == WR_RDMA_READ or is_atomic(opcode)
+        length = load32(slot + SQ_LENGTH)
         flags = load8(slot + SQ_FLAGS)
         if self.reads > 0 and (flags & SEND_FENCE or (reading and self.reads >= self.max_reads)):
             return False
-        if not flags & SEND_INLINE:
+        if not flags & SEND_INLINE and (reading or length > self.connection.mtu):  # else gathering is the check
             right = ACCESS_LOCAL_WRITE if reading else 0
             if not self.connection.check(slot + SQ_SGES, load16(slot + SQ_NUM_SGE), right):
                 self._doom(WC_LOC_PROT_ERR, self.connection.fault)
                 return False
-        length = load32(slot + SQ_LENGTH)
         packets = 1
         if length > self.connection.mtu and not is_atomic(opcode):
             packets = (length + self.connection.mtu - 1) // self.connection.mtu
@@ -327,6 +341,8 @@ class Requester:
     def _on_rnr(self, psn: int, timer: int, now: int) -> None:
         if diff(psn, self.una) != 0 or self.failed or self.sq.head == self.sq.tail:
             return
+        if self.rnr_until != 0:
+            return  # the same NAK again: the network has repeated it
         if self.rnr_retry_count != RNR_RETRY_FOREVER:
             if self.rnr_retries_left == 0:
                 self._fail(
@@ -346,7 +362,8 @@ class Requester:
             return
         if syndrome == NAK_PSN_SEQUENCE:
             # During an RNR wait: what followed the packet that found no receive came early, which is no loss.
-            if self.rnr_until == 0:
+            # Where nothing was sent since the last loss, the network has repeated the NAK.
+            if self.rnr_until == 0 and diff(self.psn, self.una) != 0:
                 self._lost("it misses a packet")
             return
         status = WC_REM_OP_ERR
@@ -601,9 +618,9 @@ class Requester:
         """What was asked, and what the peer says about its NAK, if it says anything."""
         connection = self.connection
         slot = self.sq.slot(self.sq.head)
-        asked = f"request {load8(slot + SQ_OPCODE)} of {load32(slot + SQ_LENGTH)} bytes"
         opcode = load8(slot + SQ_OPCODE)
-        if self._counter(opcode) is not self.send_counter or opcode in (WR_RDMA_WRITE, WR_RDMA_READ):
+        asked = f"{_NAMES[opcode]} of {load32(slot + SQ_LENGTH)} bytes"
+        if opcode not in (WR_SEND, WR_SEND_WITH_IMM, WR_SEND_WITH_INV):
             end = load64(slot + SQ_REMOTE_ADDRESS) + load32(slot + SQ_LENGTH)
             asked += f" at [{load64(slot + SQ_REMOTE_ADDRESS):#x}, {end:#x}) with rkey {load32(slot + SQ_RKEY):#x}"
         words = connection.words if connection.words and connection.words_psn == psn else "it gives no reason"

@@ -13,6 +13,7 @@ from softverbs.core.constants cimport (
     WC_LOC_PROT_ERR,
     WC_RECV,
     WC_RECV_RDMA_WITH_IMM,
+    WC_REM_INV_REQ_ERR,
     WC_SUCCESS,
     WC_WITH_IMM,
     WC_WITH_INV,
@@ -35,7 +36,13 @@ from softverbs.core.headers cimport (
     reth_rkey,
     reth_va,
 )
-from softverbs.core.memory cimport compare_swap64, copy, fetch_add64, load32, load64
+from softverbs.core.memory cimport (
+    compare_swap64,
+    raw_copy as copy,
+    fetch_add64,
+    raw_load32 as load32,
+    raw_load64 as load64,
+)
 from softverbs.core.opcodes cimport (
     ATOMIC,
     FIRST,
@@ -62,6 +69,7 @@ from softverbs.core.psn cimport add, diff
 from softverbs.core.rings cimport RQ_LENGTH, RQ_NUM_SGE, RQ_SGES, RQ_WR_ID, Ring
 
 cdef int ATOMIC_SIZE
+cdef uint64_t MAX_MESSAGE
 cdef int GRANT
 cdef int PACE_START
 cdef int PACE_LEAST
@@ -80,7 +88,7 @@ cdef class Resource:
     cdef uint64_t start
     cdef uint64_t sent
     cdef bint queued
-    cdef bint counted
+    cdef bint answered
 
 cdef class Responder:
     cdef Connection connection
@@ -129,7 +137,7 @@ cdef class Responder:
     cdef bint _on_send(self, uint32_t flags, uintptr_t headers, uintptr_t payload, uint32_t length, bint solicited) except -1
     @cython.locals(ending=bint, takes=bint, address=uintptr_t, immediate=uint32_t)
     cdef bint _on_write(self, uint32_t flags, uintptr_t headers, uintptr_t payload, uint32_t length, bint solicited) except -1
-    cdef bint _open_write(self, uint32_t flags, uintptr_t headers, uint32_t length) except -1
+    cdef uintptr_t _open_write(self, uintptr_t headers) except? 0
     @cython.locals(slot=uintptr_t)
     cdef void _complete_write_with_imm(self, uint32_t immediate, bint solicited) except *
     @cython.locals(va=uint64_t, rkey=uint32_t, length=uint64_t, packets=uint32_t, resource=Resource)
@@ -139,6 +147,7 @@ cdef class Responder:
     @cython.locals(count=int64_t, resource=Resource)
     cdef Resource _remember(self, uint32_t kind, uint32_t packets)
     cdef bint _granted(self, uint32_t right) except -1
+    cdef bint _bounded(self, uint64_t length) except -1
     @cython.locals(address=uintptr_t)
     cdef uintptr_t _opened(self, uint32_t rkey, uint64_t va, uint64_t length, uint32_t right) except? 0
     cdef void _complete_receive(self, uintptr_t slot, uint32_t length, bint solicited, int status, int opcode, uint32_t immediate, uint32_t wc_flags, object reason) except *
@@ -147,8 +156,8 @@ cdef class Responder:
     cdef bint _refuse(self, int syndrome, int event, object reason) except -1
     @cython.locals(count=int64_t, oldest=int64_t, index=int64_t, resource=Resource)
     cdef void _on_duplicate(self, uint32_t flags, uint32_t psn, uintptr_t headers) except *
-    @cython.locals(skip=uint64_t, same=bint, later=int64_t, other=Resource)
-    cdef void _answer_again(self, Resource resource, int64_t index, uint32_t flags, uint32_t psn, uintptr_t headers) except *
+    @cython.locals(skip=uint64_t, same=bint)
+    cdef void _answer_again(self, Resource resource, uint32_t flags, uint32_t psn, uintptr_t headers) except *
     cdef int pump(self, Egress egress, int64_t now) except -1
     @cython.locals(count=int64_t, index=int64_t, resource=Resource)
     cdef bint _pump_queued(self, Egress egress, int64_t now) except -1

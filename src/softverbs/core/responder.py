@@ -31,6 +31,7 @@ if not cython.compiled:
         WC_LOC_PROT_ERR,
         WC_RECV,
         WC_RECV_RDMA_WITH_IMM,
+        WC_REM_INV_REQ_ERR,
         WC_SUCCESS,
         WC_WITH_IMM,
         WC_WITH_INV,
@@ -80,6 +81,7 @@ if not cython.compiled:
     from softverbs.core.rings import RQ_LENGTH, RQ_NUM_SGE, RQ_SGES, RQ_WR_ID, Ring
 
 ATOMIC_SIZE = 8
+MAX_MESSAGE = 0x80000000  # bytes, IBA 9.4
 GRANT = 0x1F  # the syndrome of an ACK, with no statement on credits (IBA 9.7.7.2)
 # READ responses are paced, since nothing on UDP would slow them: bytes per 1,024 ns.
 PACE_START = 4096
@@ -103,7 +105,8 @@ class Resource:
         self.start = 0
         self.sent = 0
         self.queued = False
-        self.counted = False
+        #: Whether the whole answer has been sent once.
+        self.answered = False
 
 
 class Responder:
@@ -195,10 +198,12 @@ class Responder:
         """Whether the packet continues the message in progress and has a right length (IBA 9.7.4.1.2, 9.7.4.1.6)."""
         mtu = self.connection.mtu
         kind = flags & (SEND | WRITE | READ | ATOMIC)
-        if flags & (FIRST | ONLY) or kind & (READ | ATOMIC):
+        if kind == 0:
+            return False  # FLUSH and ATOMIC_WRITE, which are not supported
+        if flags & (FIRST | ONLY):
             if self.message != 0:
                 return False
-        elif kind == 0 or self.message != kind:
+        elif self.message != kind:
             return False
         if kind & (READ | ATOMIC):
             return length == 0
@@ -222,6 +227,7 @@ class Responder:
         if not done:
             return
         self.silent = False
+        self.nak = 0  # what it was to ask for is here
         if flags & (SEND | WRITE):
             self.ack_psn = self.epsn
             self.epsn = add(self.epsn, 1)
@@ -255,6 +261,7 @@ class Responder:
             wc_flags = WC_WITH_INV
             refusal = connection.regions.invalidate(immediate, connection.pd, connection.qp_num)
             if refusal:
+                self._complete_receive(slot, 0, False, WC_REM_INV_REQ_ERR, WC_RECV, 0, 0, refusal)
                 return self._refuse(NAK_INVALID_REQUEST, EVENT_QP_REQ_ERR, refusal)
         elif flags & IMM:
             immediate = imm(headers)
@@ -265,8 +272,11 @@ class Responder:
         return True
 
     def _on_write(self, flags: int, headers: int, payload: int, length: int, solicited: bool) -> bool:
-        if flags & RETH and not self._open_write(flags, headers, length):
-            return False
+        address = 0
+        if flags & RETH:
+            address = self._open_write(headers)
+            if self.failed:
+                return False
         ending = flags & (LAST | ONLY)
         if self.placed + length > self.write_length or (ending and self.placed + length != self.write_length):
             return self._refuse(
@@ -278,9 +288,10 @@ class Responder:
         if takes and self.rq.head == self.rq.tail:
             return self._not_ready()
         if length > 0:
-            address = self._opened(self.write_rkey, self.write_va + self.placed, length, ACCESS_REMOTE_WRITE)
             if address == 0:
-                return False
+                address = self._opened(self.write_rkey, self.write_va + self.placed, length, ACCESS_REMOTE_WRITE)
+                if address == 0:
+                    return False
             copy(address, payload, length)
         self.placed += length
         if not ending:
@@ -293,15 +304,18 @@ class Responder:
             self._complete_write_with_imm(immediate, solicited)
         return True
 
-    def _open_write(self, flags: int, headers: int, length: int) -> bool:
-        """Takes the RETH of a new WRITE; False where its range is refused."""
+    def _open_write(self, headers: int) -> int:
+        """Takes the RETH of a new WRITE; the address of its first byte, or 0: it has none, or ``failed``."""
         self.placed = 0
         self.write_va = reth_va(headers)
         self.write_rkey = reth_rkey(headers)
         self.write_length = reth_length(headers)
         if self.write_length == 0:
-            return self._granted(ACCESS_REMOTE_WRITE)
-        return self._opened(self.write_rkey, self.write_va, self.write_length, ACCESS_REMOTE_WRITE) != 0
+            self._granted(ACCESS_REMOTE_WRITE)
+            return 0
+        if not self._bounded(self.write_length):
+            return 0
+        return self._opened(self.write_rkey, self.write_va, self.write_length, ACCESS_REMOTE_WRITE)
 
     def _complete_write_with_imm(self, immediate: int, solicited: bool) -> None:
         if self.consumes:
@@ -329,7 +343,7 @@ class Responder:
         if length == 0:
             if not self._granted(ACCESS_REMOTE_READ):
                 return False
-        elif self._opened(rkey, va, length, ACCESS_REMOTE_READ) == 0:
+        elif not self._bounded(length) or self._opened(rkey, va, length, ACCESS_REMOTE_READ) == 0:
             return False
         packets = 1
         if length > self.connection.mtu:
@@ -371,21 +385,25 @@ class Responder:
     def _remember(self, kind: int, packets: int) -> "Resource | None":
         """A resource for a new READ or atomic of so many PSNs, queued to be answered; None: there are too many."""
         count = len(self.resources)
-        if self.queued >= count:
+        resource = self.resources[self.newest % count] if count > 0 else None
+        if resource is None or (resource.queued and not resource.answered):
             self._refuse(
                 NAK_INVALID_REQUEST,
                 EVENT_QP_REQ_ERR,
                 f"more READs and atomics at once than max_dest_rd_atomic, {count}",
             )
             return None
-        resource = self.resources[self.newest % count]
+        if resource.queued:
+            self.queued -= (
+                1  # to be repeated, for a duplicate that was late: the peer has the answer, or it would not go on
+            )
         self.newest += 1
         resource.kind = kind
         resource.first_psn = self.epsn
         resource.last_psn = add(self.epsn, packets - 1)
         resource.start = 0
         resource.sent = 0
-        resource.counted = False
+        resource.answered = False
         resource.queued = True
         self.queued += 1
         self.epsn = add(resource.last_psn, 1)
@@ -401,6 +419,14 @@ class Responder:
             name = "REMOTE_ATOMIC"
         return self._refuse(
             NAK_INVALID_REQUEST, EVENT_QP_ACCESS_ERR, f"qp_access_flags of QP {self.connection.qp_num:#x} lack {name}"
+        )
+
+    def _bounded(self, length: int) -> bool:
+        """Whether the specification allows a message of this length: the PSNs of a longer one could wrap."""
+        if length <= MAX_MESSAGE:
+            return True
+        return self._refuse(
+            NAK_INVALID_REQUEST, EVENT_QP_REQ_ERR, f"a message of {length} bytes: at most {MAX_MESSAGE}"
         )
 
     def _opened(self, rkey: int, va: int, length: int, right: int) -> int:
@@ -474,10 +500,10 @@ class Responder:
         for index in range(self.newest, oldest, -1):
             resource = self.resources[(index - 1) % count]
             if diff(psn, resource.first_psn) >= 0 and diff(psn, resource.last_psn) <= 0:
-                self._answer_again(resource, index - 1, flags, psn, headers)
+                self._answer_again(resource, flags, psn, headers)
                 return
 
-    def _answer_again(self, resource: Resource, index: int, flags: int, psn: int, headers: int) -> None:
+    def _answer_again(self, resource: Resource, flags: int, psn: int, headers: int) -> None:
         skip = 0
         if flags & READ:
             skip = diff(psn, resource.first_psn) * self.connection.mtu
@@ -487,15 +513,11 @@ class Responder:
             self.pace = max(self.pace // 2, PACE_LEAST)
         elif resource.kind != ATOMIC:
             return
-        for later in range(index, self.newest):
-            other = self.resources[later % len(self.resources)]
-            if other.queued:
-                other.queued = False
-                self.queued -= 1
         resource.start = skip
         resource.sent = skip
-        resource.queued = True
-        self.queued += 1
+        if not resource.queued:
+            resource.queued = True
+            self.queued += 1
 
     # -- answers
 
@@ -558,8 +580,8 @@ class Responder:
             resource.sent += part
             if last:
                 break
-        if not resource.counted:
-            resource.counted = True
+        if not resource.answered:
+            resource.answered = True
             if self.remote_read_counter is not None:
                 self.remote_read_counter.record(WC_SUCCESS, resource.length)
             if self.pace < PACE_MOST:
@@ -592,6 +614,7 @@ class Responder:
         connection = self.connection
         length = write_atomic_answer(connection, address, resource.first_psn, GRANT, self.msn, resource.original)
         egress.commit(connection.path, length)
+        resource.answered = True
         return True
 
     def _send_acknowledge(self, egress: Egress, psn: int, syndrome: int) -> bool:

@@ -45,6 +45,7 @@ cdef class Ring:
     cdef readonly Block block
     cdef readonly uintptr_t address
     cdef readonly uint64_t size
+    cdef readonly uint64_t mask
     cdef readonly uint32_t stride
     cdef readonly uint64_t head
     cdef readonly uint64_t tail

@@ -62,10 +62,14 @@ CQ_SLOT = 64
 
 
 class Ring:
-    """``size`` slots of ``stride`` bytes. ``head`` and ``tail`` only ever grow: ``tail - head`` slots are taken."""
+    """``size`` slots of ``stride`` bytes, at least 1. ``head`` and ``tail`` only ever grow: between them slots are taken."""
 
     def __init__(self, size: int, stride: int) -> None:
-        self.block = Block(size * stride)
+        slots = 1
+        while slots < size:
+            slots *= 2
+        self.mask = slots - 1  # a power of two, since a division costs more than the memory
+        self.block = Block(slots * stride)
         self.address = self.block.address
         self.size = size
         self.stride = stride
@@ -74,7 +78,7 @@ class Ring:
 
     def slot(self, index: int) -> int:
         """Address of the slot of ``index``, which grows like ``head`` and ``tail``."""
-        return self.address + (index % self.size) * self.stride
+        return self.address + (index & self.mask) * self.stride
 
     def count(self) -> int:
         """How many slots are taken."""

@@ -11,6 +11,8 @@ cdef class RecvWR:
     cdef list _sg
     cdef RecvWR _next
 
+    cpdef assign(self, RecvWR other)
+
 cdef class SendWR:
     cdef uint64_t _wr_id
     cdef uint32_t _opcode
@@ -23,6 +25,8 @@ cdef class SendWR:
     cdef uint64_t _compare_add
     cdef uint64_t _swap
     cdef object _bind
+
+    cpdef assign(self, SendWR other)
 
 cdef class WC:
     cdef public uint64_t wr_id

@@ -85,6 +85,11 @@ class Link(Protocol):
         ...
 
     @property
+    def one_host(self) -> bool:
+        """True: whoever can be reached is on this host."""
+        ...
+
+    @property
     def loops_back(self) -> bool:
         """True: frames from a GID to itself must be sent too. False: the port may keep them to itself."""
         ...
@@ -157,6 +162,11 @@ class Middleware:
     def identification_step(self) -> int:
         """See Link.identification_step."""
         return self.inner.identification_step
+
+    @property
+    def one_host(self) -> bool:
+        """See Link.one_host."""
+        return self.inner.one_host
 
     @property
     def loops_back(self) -> bool:

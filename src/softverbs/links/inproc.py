@@ -89,6 +89,7 @@ class InprocLink:
         self.source_ports = [network.port] * len(gids)
         self.mtu = network.mtu
         self.loops_back = network.loops_back
+        self.one_host = True
         self._queue: deque[_Burst] = deque()
         self._counters = dict.fromkeys(("frames_sent", "frames_received", "too_long", "no_owner", "full"), 0)
         self._closed = False

@@ -173,6 +173,7 @@ class UdpLink:
 
     identification_known = False  # a socket does not show the IPv4 header
     loops_back = False
+    one_host = False
 
     def __init__(
         self,

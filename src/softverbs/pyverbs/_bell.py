@@ -1,7 +1,13 @@
 """A file descriptor that is readable while something waits: what ``poll`` and asyncio look at."""
 
+import contextlib
 import os
 import select
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import asyncio
 
 
 async def readable(fd: int) -> None:
@@ -18,6 +24,22 @@ async def readable(fd: int) -> None:
         await ready.wait()
     finally:
         loop.remove_reader(fd)
+
+
+def setter(event: "asyncio.Event") -> Callable[..., None]:
+    """What sets an event of the running loop from any thread; nothing happens once the loop is closed.
+
+    :param event: the event
+    """
+    import asyncio
+
+    loop = asyncio.get_running_loop()
+
+    def set_it(*_: object) -> None:
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(event.set)
+
+    return set_it
 
 
 class Bell:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from softverbs.core.completion import CompCntr as _Counter
-from softverbs.pyverbs._bell import Bell
+from softverbs.pyverbs._bell import Bell, setter
 from softverbs.pyverbs._fields import fill as _fill
 from softverbs.pyverbs._fields import instance, integer, reading, refused
 from softverbs.pyverbs.base import PyverbsCM, PyverbsObject, PyverbsRDMAError, Resource, reworded
@@ -179,12 +179,11 @@ class CompCntr(Resource):
         """
         import asyncio
 
-        loop = asyncio.get_running_loop()
         fired = asyncio.Event()
         waits = _checked([(self, threshold)])
         with self._guard("Failed to wait for comp_cntr"):
             core = self._open()
-            watch = core.watch(waits[0][1], lambda _: loop.call_soon_threadsafe(fired.set))
+            watch = core.watch(waits[0][1], setter(fired))
         try:
             await fired.wait()
         finally:

@@ -3,7 +3,6 @@
 import errno
 import weakref
 from collections import deque
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from softverbs.core import limits
@@ -50,6 +49,7 @@ if TYPE_CHECKING:
 
 _PORT = 1  # the only one
 _NS_PER_S = 10**9
+_CAPABILITIES = e.IBV_DEVICE_RC_RNR_NAK_GEN | e.IBV_DEVICE_CURR_QP_STATE_MOD | e.IBV_DEVICE_MEM_MGT_EXTENSIONS
 
 
 class Device(PyverbsObject):
@@ -454,7 +454,7 @@ def _device_attr(device: SoftDevice) -> DeviceAttr:
     guid = be64toh(device.guid)
     fill(attr, fw_version=_version(), node_guid=guid, sys_image_guid=guid, max_mr_size=limits.MAX_MR_SIZE)
     fill(attr, page_size_cap=0xFFFFF000, max_qp=options.max_qp, max_qp_wr=options.max_qp_wr)
-    fill(attr, device_cap_flags=e.IBV_DEVICE_RC_RNR_NAK_GEN | e.IBV_DEVICE_CURR_QP_STATE_MOD)
+    fill(attr, device_cap_flags=_CAPABILITIES)
     fill(attr, max_sge=limits.MAX_SGE, max_sge_rd=limits.MAX_SGE, max_cq=options.max_cq, max_cqe=options.max_cqe)
     fill(attr, max_mr=options.max_mr, max_pd=options.max_pd, max_qp_rd_atom=limits.MAX_RD_ATOMIC)
     fill(attr, max_res_rd_atom=limits.MAX_RD_ATOMIC * options.max_qp, max_qp_init_rd_atom=limits.MAX_RD_ATOMIC)
@@ -464,6 +464,8 @@ def _device_attr(device: SoftDevice) -> DeviceAttr:
 
 def _version() -> str:
     """The version of this package: the device has no other firmware."""
+    from importlib.metadata import PackageNotFoundError, version  # slow, and seldom asked for
+
     try:
         return version("softverbs")
     except PackageNotFoundError:

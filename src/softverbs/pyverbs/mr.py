@@ -74,9 +74,7 @@ class MR(Resource):
         iova = memory.address if kwargs.get("iova") is None else integer(kwargs["iova"], "iova", 64)
         try:
             with creator._guard(what) as device:
-                core = device.port.regions.register(
-                    creator._core, memory.address, memory.length, access, iova, memory
-                )
+                core = device.port.regions.register(creator._core, memory.address, memory.length, access, iova, memory)
                 self._memory = memory
                 self._pd: PD | None = creator
                 self._start(context, core)

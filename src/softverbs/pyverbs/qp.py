@@ -194,7 +194,7 @@ class QP(Resource):
         try:
             self._post_send(wr)
         except (PyverbsError, TypeError, AttributeError, OverflowError) as error:
-            raise _not_posted(error, "Failed to post send", wr, bad_wr, SendWR) from None
+            raise self._not_posted(error, "Failed to post send", wr, bad_wr, SendWR) from None
 
     def post_recv(self, wr: RecvWR, bad_wr: RecvWR | None = None) -> None:
         """Posts receive work requests (ibv_post_recv(3)).
@@ -208,7 +208,20 @@ class QP(Resource):
         try:
             self._post_recv(wr)
         except (PyverbsError, TypeError, AttributeError, OverflowError) as error:
-            raise _not_posted(error, "Failed to post recv", wr, bad_wr, RecvWR) from None
+            raise self._not_posted(error, "Failed to post recv", wr, bad_wr, RecvWR) from None
+
+    def _not_posted(self, error: BaseException, what: str, wr: Any, bad_wr: Any, kind: type) -> BaseException:
+        """What posting raises; fills ``bad_wr`` in."""
+        if not isinstance(wr, kind):
+            return refused(f"{what}: wr is {type(wr).__name__}: {kind.__name__} is expected")
+        worded = reworded(error, what)
+        if worded is None:
+            return error
+        if isinstance(bad_wr, kind) and worded.bad_wr is not None:
+            bad_wr.assign(worded.bad_wr)  # type: ignore[attr-defined]
+        if self._context is not None:
+            self._context.device.log.info("%s", worded)
+        return worded
 
     def attach_comp_cntr(self, comp_cntr: CompCntr, attr: QPAttachCompCntrAttr) -> None:
         """Lets a counter count operations of this QP (ibv_qp_attach_comp_cntr(3)), until the QP is destroyed.
@@ -341,15 +354,3 @@ def _attributes(values: dict[str, Any], cap: QPCap) -> QPAttr:
             setattr(ah, name, getattr(vector, name))
         attr._ah = ah
     return attr
-
-
-def _not_posted(error: BaseException, what: str, wr: Any, bad_wr: Any, kind: type) -> BaseException:
-    """What posting raises; fills ``bad_wr`` in."""
-    if not isinstance(wr, kind):
-        return refused(f"{what}: wr is {type(wr).__name__}: {kind.__name__} is expected")
-    worded = reworded(error, what)
-    if worded is None:
-        return error
-    if isinstance(bad_wr, kind) and worded.bad_wr is not None:
-        bad_wr.assign(worded.bad_wr)  # type: ignore[attr-defined]
-    return worded

@@ -1,0 +1,269 @@
+"""``softverbs perf``: bandwidth and latency between two processes or hosts, in the columns of perftest."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+import click
+
+from softverbs.cli import perf_run
+from softverbs.cli.common import (
+    MTUS,
+    Fault,
+    device_options,
+    mtu_code,
+    open_device,
+    opened,
+    patience,
+    pcap_option,
+)
+from softverbs.cli.common import size as size_type
+from softverbs.cli.exchange import Line, answer, call
+from softverbs.cli.perf_side import MAX_COUNT, MAX_DEPTH, MAX_QPS, MAX_SIZE, TESTS, Plan, Result, Side
+from softverbs.cli.rc import Way, own_gid
+from softverbs.cli.show import progress
+from softverbs.pyverbs.device import Context
+
+_RULE = "-" * 95
+_BANDWIDTH = (" #bytes", "#iterations", "BW peak[MB/sec]", "BW average[MB/sec]", "MsgRate[Mpps]")
+_LATENCY = (" #bytes", "#iterations", "t_min[usec]", "t_max[usec]", "t_typical[usec]", "t_avg[usec]", "t_stdev[usec]")
+_PERCENTILES = ("99%[usec]", "99.9%[usec]")
+_NAMES = {"write": "RDMA_Write", "read": "RDMA_Read", "send": "Send", "atomic": "Atomic FETCH_AND_ADD"}
+_ALL_SIZES = tuple(1 << shift for shift in range(1, 24))
+_ATOMIC = 8
+_PATIENCE_S = 30
+#: Without -n: so many operations, but no more bytes than these (compiled, uncompiled).
+_ITERATIONS = {True: 1000, False: 5000}
+_MOST_BYTES = (1 << 30, 1 << 23)
+_LEAST = 10
+
+
+@click.command("perf", context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("test", type=click.Choice(TESTS), required=False)
+@click.argument("servername", required=False)
+@click.option("--bw/--lat", "bandwidth", default=True, show_default=True, help="Bandwidth or latency.")
+@click.option(
+    "-p",
+    "--port",
+    "tcp_port",
+    type=click.IntRange(1, 65535),
+    default=18515,
+    show_default=True,
+    help="TCP port of the server.",
+)
+@device_options
+@click.option("-s", "--size", type=size_type(1, MAX_SIZE), help="Bytes of a message. [default: 65536, of latency 2]")
+@click.option("-a", "--all", "all_sizes", is_flag=True, help="All sizes, powers of two from 2 bytes to 8 MiB.")
+@click.option(
+    "-n",
+    "--iters",
+    type=click.IntRange(1, MAX_COUNT),
+    help="Operations. [default: 5000, of latency 1000; fewer of long ones]",
+)
+@click.option(
+    "-D", "--duration", type=click.FloatRange(0, min_open=True), help="Seconds, instead of a number of operations."
+)
+@click.option(
+    "-t",
+    "--tx-depth",
+    "depth",
+    type=click.IntRange(1, MAX_DEPTH),
+    default=128,
+    show_default=True,
+    help="Operations outstanding on each QP.",
+)
+@click.option(
+    "-q", "--qp", "qps", type=click.IntRange(1, MAX_QPS), default=1, show_default=True, help="QPs, for bandwidth."
+)
+@click.option("-m", "--mtu", type=click.Choice(MTUS), help="Path MTU, bytes. [default: what both ports carry]")
+@click.option("--busy", is_flag=True, help="The passive side of one-sided operations polls instead of sleeping.")
+@click.option("--bind", metavar="ADDRESS", help="Server: listen on this IP address only.")
+@pcap_option
+def command(
+    test: str | None,
+    servername: str | None,
+    tcp_port: int,
+    device: str | None,
+    port: int,
+    gid_index: int | None,
+    bind: str | None,
+    pcap: str | None,
+    **wishes: Any,
+) -> None:
+    """Measure TEST between a server and a client: the client is who names a SERVERNAME.
+
+    The client's options count, a server takes part in whatever the client asks for; if it names a TEST, in that one
+    only. Both check the data at the end.
+    """
+    if servername is not None and bind is not None:
+        raise click.UsageError("--bind is for the server, which has no SERVERNAME")
+    if servername is None:
+        click.echo(f"Waiting for a client on port {tcp_port}", err=True)
+        line = answer(tcp_port, bind)
+    else:
+        line = call(servername, tcp_port)
+    with line, opened(open_device(line.own_address(), pcap), device) as context:
+        index, gid = own_gid(context, port, gid_index, line.own_address())
+        own_mtu = context.query_port(port).active_mtu
+        if servername is None:
+            plan = _hear_plan(line, test, own_mtu)
+        else:
+            assert test is not None
+            plan = _tell_plan(line, _plan(test, **wishes), own_mtu)
+        side = Side(context, plan, Way(port, index, plan.mtu))
+        side.connect(line, gid)
+        _head(context, side)
+        with line.telling():
+            for size, count in zip(plan.sizes, plan.iters, strict=True):
+                _measure(side, line, size, count) if servername else _take_part(side, line, size)
+        click.echo(_RULE)
+
+
+# -- what is measured
+
+
+def _plan(
+    test: str,
+    bandwidth: bool,
+    size: int | None,
+    all_sizes: bool,
+    iters: int | None,
+    duration: float | None,
+    depth: int,
+    qps: int,
+    mtu: str | None,
+    busy: bool,
+) -> Plan:
+    """What the client's options ask for."""
+    if all_sizes and size is not None:
+        raise click.UsageError("-a and -s contradict each other")
+    if iters is not None and duration is not None:
+        raise click.UsageError("-n and -D contradict each other")
+    if not bandwidth and qps > 1:
+        raise click.UsageError("latency is measured on one QP; -q is for bandwidth")
+    if test == "atomic" and (all_sizes or size not in (None, _ATOMIC)):
+        raise click.UsageError("an atomic has 8 bytes")
+    sizes = list(_ALL_SIZES) if all_sizes else [_ATOMIC if test == "atomic" else size or (65536 if bandwidth else 2)]
+    counts = [_count(not bandwidth, each, iters) if duration is None else MAX_COUNT for each in sizes]
+    return Plan(test, not bandwidth, sizes, counts, duration or 0.0, depth, qps, mtu_code(mtu) if mtu else 0, busy)
+
+
+def _count(latency: bool, size: int, iters: int | None) -> int:
+    import softverbs
+
+    if iters is not None:
+        return iters
+    most = _MOST_BYTES[softverbs.core_build != "compiled"] // size
+    return max(_LEAST, min(_ITERATIONS[latency], most))
+
+
+def _tell_plan(line: Line, plan: Plan, own_mtu: int) -> Plan:
+    """The client: announces the plan; the smaller MTU of both ports becomes that of the path."""
+    plan.mtu = plan.mtu or own_mtu
+    line.tell(softverbs="perf", plan=plan.packed())
+    plan.mtu = int(line.hear()["mtu"])
+    return plan
+
+
+def _hear_plan(line: Line, test: str | None, own_mtu: int) -> Plan:
+    """The server: takes the client's plan."""
+    plan = Plan.parsed(line.hear().get("plan"))
+    if test not in (None, plan.test):
+        line.tell(error=f"this server measures {test}, not {plan.test}")
+        raise Fault(f"the client wants {plan.test}; this server was told {test}")
+    plan.mtu = min(plan.mtu, own_mtu)
+    line.tell(mtu=plan.mtu)
+    return plan
+
+
+# -- the two sides
+
+
+def _measure(side: Side, line: Line, size: int, count: int) -> None:
+    """The client: one size."""
+    plan = side.plan
+    side.prepare(size)
+    line.tell(size=size)
+    line.hear()
+    with progress(f"{size} bytes", plan.seconds or count) as advance, _watched(side, line):
+        if plan.both_ways:
+            result = perf_run.take_turns(side, line, size, count, plan.seconds, advance)
+        elif plan.latency:
+            result = perf_run.alone(side, size, count, plan.seconds, advance)
+        else:
+            result = perf_run.stream(side, size, count, plan.seconds, advance)
+    if not plan.both_ways:
+        line.tell(done=result.iterations)
+    side.compare(size, result.iterations, client=True)
+    line.tell(row=_row(plan, result))
+    line.hear()
+    _show(_row(plan, result), plan)
+
+
+def _take_part(side: Side, line: Line, size: int) -> None:
+    """The server: one size."""
+    plan = side.plan
+    if line.hear(patient=True).get("size") != size:
+        raise Fault("the client measures another size than it said")
+    side.prepare(size)
+    line.tell(ready=True)
+    if plan.both_ways:
+        with _watched(side, line):
+            done = perf_run.give_turns(side, line, size)
+    elif plan.test == "send" and not plan.latency:
+        with _watched(side, line):
+            done = perf_run.absorb(side, line)
+    else:
+        done = _stand_by(side, line)
+    row = line.hear(patient=True).get("row")
+    side.compare(size, done, client=False)
+    line.tell(checked=True)
+    if isinstance(row, list):
+        _show([str(cell) for cell in row], plan)
+
+
+def _watched(side: Side, line: Line) -> AbstractContextManager[None]:
+    return patience(_PATIENCE_S, lambda: side.done, "perf", line.sock)
+
+
+def _stand_by(side: Side, line: Line) -> int:
+    """The passive side of one-sided operations: polls, or sleeps, until the client has done them."""
+    while side.plan.busy and not line.waits():
+        for _ in range(64):
+            side.send_cq.poll(1)
+    return int(line.hear(patient=True)["done"])
+
+
+# -- what is printed
+
+
+def _row(plan: Plan, result: Result) -> list[str]:
+    return result.latency_row() if plan.latency else result.bandwidth_row()
+
+
+def _columns(plan: Plan) -> tuple[str, ...]:
+    return (*_LATENCY, *_PERCENTILES) if plan.latency else _BANDWIDTH
+
+
+def _head(context: Context, side: Side) -> None:
+    import softverbs
+
+    plan = side.plan
+    kind = "Latency" if plan.latency else "BW"
+    click.echo(f"{_RULE}\n{_NAMES[plan.test]} {kind} Test".replace("\n", "\n" + " " * 36))
+    facts = [("Device", context.name), ("Core", softverbs.core_build), ("Number of qps", plan.qps)]
+    facts += [("Connection type", "RC"), ("TX depth", plan.depth), ("Mtu", f"{128 << plan.mtu}[B]")]
+    for first, second in zip(facts[::2], facts[1::2], strict=True):
+        click.echo(f" {first[0]:16}: {first[1]!s:16} {second[0]:16}: {second[1]}")
+    click.echo(f"{_RULE}\n local address:  {side.own_text}\n remote address: {side.peer_text}\n{_RULE}")
+    click.echo("  ".join(_columns(plan)))
+
+
+def _show(row: list[str], plan: Plan) -> None:
+    widths = [len(column) for column in _columns(plan)]
+    cells = [
+        f" {row[0]}".ljust(widths[0]),
+        *(cell.ljust(width) for cell, width in zip(row[1:], widths[1:], strict=True)),
+    ]
+    click.echo("  ".join(cells).rstrip())

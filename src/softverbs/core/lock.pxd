@@ -1,0 +1,10 @@
+cdef extern from "Python.h":
+    unsigned long PyThread_get_thread_ident() nogil
+
+cdef class Lock:
+    cdef object _identify
+    cdef object _pause
+    cdef unsigned long _owner
+    cdef int _depth
+    cpdef bint acquire(self, bint blocking=*) except -1
+    cpdef release(self)

@@ -1,0 +1,700 @@
+"""The requester, over two ports and a wire that does what the test says: what is sent when, and what ends how."""
+
+import re
+
+import pytest
+from tests.netsim import frames
+from tests.netsim.pair import (
+    BAD_RESP_ERR,
+    FENCE,
+    FLUSH_ERR,
+    INLINE,
+    LOC_PROT_ERR,
+    READ,
+    REM_ACCESS_ERR,
+    REM_INV_REQ_ERR,
+    REM_OP_ERR,
+    RETRY_EXC_ERR,
+    RNR_RETRY_EXC_ERR,
+    SEND,
+    SIGNALED,
+    SUCCESS,
+    WR_FAA,
+    WR_READ,
+    WR_SEND,
+    WR_WRITE,
+    WR_WRITE_IMM,
+    WRITE,
+    End,
+    Pair,
+    dropping,
+)
+from tests.netsim.sim import ERR, LOCAL_WRITE, MS, REMOTE_READ, RNR_NS, RTS, SECOND, SQD, TIMEOUT_NS, move
+
+from softverbs.core.errors import PyverbsRDMAError
+from softverbs.core.limits import Options
+from softverbs.core.wr import SGE
+
+EVENT_SQ_DRAINED = 5
+DATA = bytes(range(256)) * 32
+REQUESTS = tuple(code for code in range(0x18) if code not in frames.ANSWERS)
+
+
+def silence(_: bytes) -> list[bytes]:
+    """A rule: nothing gets through."""
+    return []
+
+
+def statuses(end: End) -> list[int]:
+    return [wc.status for wc in end.polled()]
+
+
+def psns(pair: Pair, end: End, *opcodes: int) -> list[int]:
+    return [frames.psn(frame) for frame in pair.sent(end, *opcodes)]
+
+
+# -- PSNs, acknowledgements, the window
+
+
+def test_psn_wraps() -> None:
+    with Pair(path_mtu=1, sq_psn=0xFFFFFD, rq_psn=0xFFFFFD) as pair:
+        pair.a.memory.put(0, DATA)
+        pair.a.post(WR_WRITE, 0, 6 * 256, 0x4000)
+        pair.a.post(WR_READ, 0x8000, 6 * 256, 0x4000)
+        assert [wc.status for wc in pair.a.wait(2)] == [SUCCESS, SUCCESS]
+        assert pair.a.memory.at(0x8000, 6 * 256) == DATA[: 6 * 256]
+        assert psns(pair, pair.a) == [0xFFFFFD, 0xFFFFFE, 0xFFFFFF, 0, 1, 2, 3]
+        assert psns(pair, pair.b, *frames.RESPONSES) == [3, 4, 5, 6, 7, 8]
+
+
+def test_psn_is_taken_from_the_attributes() -> None:
+    with Pair(path_mtu=1, sq_psn=0x123456, rq_psn=0x123456) as pair:
+        pair.a.post(WR_WRITE, 0, 8, 0)
+        assert pair.a.status() == SUCCESS
+        assert psns(pair, pair.a) == [0x123456]
+        assert pair.a.qp.requester.una == 0x123457
+
+
+def test_acknowledgements_are_coalesced() -> None:
+    """One is asked for every 16 packets, when the window is full and at the end; none comes unasked."""
+    with Pair(path_mtu=1) as pair:
+        pair.a.memory.put(0, DATA)
+        pair.a.post(WR_WRITE, 0, 256 * 32, 0)
+        pair.a.post(WR_WRITE, 0, 256 * 30, 0)
+        assert [wc.status for wc in pair.a.wait(2)] == [SUCCESS, SUCCESS]
+        asked = [frames.psn(frame) - 0x1000 for frame in pair.sent(pair.a) if frames.bth(frame).ask]
+        assert asked == [15, 31, 47, 61]
+        assert psns(pair, pair.b, frames.ACKNOWLEDGE)[-1] == 0x1000 + 61
+        assert len(pair.sent(pair.b)) <= 4
+
+
+def test_one_acknowledgement_retires_many_in_order() -> None:
+    with Pair() as pair:
+        pair.rule = dropping(frames.ACKNOWLEDGE, times=1)
+        for number in range(10):
+            pair.a.post(WR_WRITE, 0, 8, 0, wr_id=number, flags=SIGNALED if number % 2 else 0)
+        assert [wc.wr_id for wc in pair.a.wait(5)] == [1, 3, 5, 7, 9]
+        assert pair.a.count(WRITE) == (10, 0)
+
+
+def test_window_bounds_what_is_on_the_way() -> None:
+    with Pair(options=Options(window=8192), path_mtu=3) as pair:
+        pair.rule = silence
+        for _ in range(20):
+            pair.a.post(WR_WRITE, 0, 1024, 0)
+        pair.sim.run_for(MS)
+        # Half of the window to begin with; a packet costs 64 bytes beside its payload.
+        assert len(pair.wire) == 4
+        assert frames.bth(pair.wire[-1][1]).ask
+        assert pair.a.qp.requester.in_flight == 4 * (1024 + 64)
+
+
+def test_window_grows_with_answers_and_halves_on_loss() -> None:
+    with Pair(options=Options(window=65536), path_mtu=3) as pair:
+        start = pair.a.qp.requester.window
+        assert start == 32768
+        for _ in range(8):
+            pair.a.post(WR_WRITE, 0, 8, 0)
+            assert pair.a.status() == SUCCESS
+        grown = pair.a.qp.requester.window
+        assert grown == start + 8 * 1024
+        pair.rule = silence
+        pair.a.post(WR_WRITE, 0, 8, 0)
+        pair.sim.run_for(TIMEOUT_NS + MS)
+        assert pair.a.qp.requester.window == grown // 2
+        pair.sim.run_for(6 * TIMEOUT_NS)
+        assert pair.a.qp.requester.window == 2 * (1024 + 64)
+
+
+def test_a_blocked_link_loses_nothing() -> None:
+    """The network takes 4 bursts at a time: what it refuses waits."""
+    with Pair(path_mtu=1) as pair:
+        pair.sim.network.capacity = 4
+        pair.a.memory.put(0, DATA)
+        for number in range(50):
+            pair.a.post(WR_WRITE, 0, 256 * (1 + number % 3), 0, flags=0)
+        pair.a.post(WR_READ, 0x8000, 512, 0)
+        assert pair.a.status() == SUCCESS
+        assert pair.a.count(WRITE) == (50, 0)
+        assert pair.a.memory.at(0x8000, 512) == DATA[:512]
+
+
+# -- loss
+
+
+def test_sequence_nak_sends_again_from_the_gap_on() -> None:
+    with Pair(path_mtu=1) as pair:
+        pair.rule = dropping(frames.WRITE_MIDDLE, skip=1)
+        pair.a.post(WR_WRITE, 0, 256 * 5, 0)
+        assert pair.a.status() == SUCCESS
+        assert [psn - 0x1000 for psn in psns(pair, pair.a)] == [0, 1, 2, 3, 4, 2, 3, 4]
+        naks = [frame for frame in pair.sent(pair.b) if frames.syndrome(frame) == frames.NAK_SEQUENCE]
+        assert [frames.psn(frame) for frame in naks] == [0x1002]
+        assert pair.sim.now < SECOND + MS, "a NAK was waited for until the time-out"
+        assert pair.a.node.stats()["retransmissions"] == 3
+
+
+def test_lost_tail_is_sent_again_after_the_timeout() -> None:
+    with Pair(path_mtu=1) as pair:
+        pair.rule = dropping(frames.WRITE_LAST)
+        pair.a.post(WR_WRITE, 0, 256 * 3, 0)
+        assert pair.a.status() == SUCCESS
+        assert [psn - 0x1000 for psn in psns(pair, pair.a)] == [0, 1, 2, 0, 1, 2]
+        assert pair.sim.now == SECOND + TIMEOUT_NS
+
+
+def test_read_is_asked_for_again_from_the_middle() -> None:
+    with Pair(path_mtu=1) as pair:
+        pair.b.memory.put(0x100, DATA)
+        pair.rule = dropping(frames.RESPONSE_MIDDLE, skip=1)
+        pair.a.post(WR_READ, 0x8000, 256 * 6 + 10, 0x100)
+        assert pair.a.status() == SUCCESS
+        assert pair.a.memory.at(0x8000, 256 * 6 + 10) == DATA[: 256 * 6 + 10]
+        first, again = pair.sent(pair.a, frames.READ_REQUEST)
+        assert frames.psn(again) == frames.psn(first) + 2
+        base, key = pair.b.memory.iova, pair.b.memory.key
+        assert frames.reth(first) == (base + 0x100, key, 256 * 6 + 10)
+        assert frames.reth(again) == (base + 0x100 + 512, key, 256 * 4 + 10)
+        assert pair.b.count(8) == (1, 0)
+
+
+def test_only_response_of_a_read_is_asked_for_again() -> None:
+    with Pair(path_mtu=1) as pair:
+        pair.b.memory.put(0, DATA)
+        pair.rule = dropping(frames.RESPONSE_LAST)
+        pair.a.post(WR_READ, 0x8000, 256 * 3 + 1, 0)
+        assert pair.a.status() == SUCCESS
+        assert frames.reth(pair.sent(pair.a)[-1])[2] == 1
+        assert pair.sent(pair.b)[-1][0] == frames.RESPONSE_ONLY
+        assert pair.a.memory.at(0x8000, 256 * 3 + 1) == DATA[: 256 * 3 + 1]
+
+
+def test_acknowledgement_of_later_says_that_a_response_is_missing() -> None:
+    """IBA 9.7.5.1.4, the implied NAK: no time-out is waited for."""
+    with Pair() as pair:
+        pair.rule = dropping(frames.RESPONSE_ONLY)
+        pair.a.post(WR_READ, 0, 8, 0)
+        pair.a.post(WR_WRITE, 0, 8, 0x100)
+        assert [wc.status for wc in pair.a.wait(2)] == [SUCCESS, SUCCESS]
+        assert pair.sim.now == SECOND
+
+
+def test_stale_answers_are_of_no_consequence() -> None:
+    with Pair() as pair:
+        for _ in range(3):
+            pair.a.post(WR_WRITE, 0, 8, 0)
+        assert len(pair.a.wait(3)) == 3
+        a, b = pair.a, pair.b
+        for psn in (0xFFF, 0x1000, 0x1002, 0x1003, 0x1004, 0x800000):
+            for syndrome in (frames.ACK, frames.NAK_SEQUENCE, frames.NAK_ACCESS, frames.RNR):
+                pair.inject(
+                    b, frames.put_bth(frames.ACKNOWLEDGE, a.qp.qp_num, psn, ask=False) + frames.put_aeth(syndrome)
+                )
+            pair.inject(
+                b,
+                frames.put_bth(frames.RESPONSE_ONLY, a.qp.qp_num, psn) + frames.put_aeth(frames.ACK) + bytes(8),
+            )
+            pair.inject(
+                b,
+                frames.put_bth(frames.ATOMIC_ACKNOWLEDGE, a.qp.qp_num, psn) + frames.put_aeth(frames.ACK) + bytes(8),
+            )
+        a.post(WR_WRITE, 0, 8, 0)
+        assert a.status() == SUCCESS
+        assert a.qp.state == RTS
+        assert a.count(WRITE) == (4, 0)
+
+
+def test_acknowledgement_of_a_reserved_kind_is_ignored() -> None:
+    with Pair() as pair:
+        pair.rule = silence
+        pair.a.post(WR_WRITE, 0, 8, 0)
+        pair.sim.run_for(MS)
+        pair.rule = None
+        body = frames.put_bth(frames.ACKNOWLEDGE, pair.a.qp.qp_num, 0x1000) + frames.put_aeth(0x40)
+        pair.inject(pair.b, body)
+        assert pair.a.polled() == []
+        assert pair.a.status() == SUCCESS
+
+
+def test_late_acknowledgement_after_a_timeout_skips_ahead() -> None:
+    """An acknowledgement that comes while everything is being sent again: what it covers is not sent once more."""
+    with Pair(path_mtu=1, options=Options(window=4096)) as pair:
+        held: list[bytes] = []
+
+        def hold(frame: bytes) -> list[bytes] | None:
+            if frame[0] == frames.ACKNOWLEDGE and not held:
+                held.append(frame)
+                return []
+            return None
+
+        pair.rule = hold
+        for _ in range(6):
+            pair.a.post(WR_WRITE, 0, 256, 0)
+        pair.sim.run_until(lambda: bool(held))
+        pair.rule = silence
+        pair.sim.run_for(TIMEOUT_NS + MS)
+        pair.rule = None
+        pair.inject(pair.b, held[0][:-4])
+        assert [wc.status for wc in pair.a.wait(6)] == [SUCCESS] * 6
+        assert pair.a.count(WRITE) == (6, 0)
+
+
+# -- giving up
+
+
+@pytest.mark.parametrize("retries", [0, 1, 7])
+def test_retries_are_exhausted(retries: int) -> None:
+    with Pair(retry_cnt=retries) as pair:
+        pair.rule = silence
+        pair.a.post(WR_SEND, 0, 100, wr_id=5)
+        pair.a.post(WR_WRITE, 0, 100, 0, wr_id=6, flags=0)
+        first, second = pair.a.wait(2)
+        assert (first.wr_id, first.status) == (5, RETRY_EXC_ERR)
+        assert (second.wr_id, second.status) == (6, FLUSH_ERR)
+        assert psns(pair, pair.a) == [0x1000, 0x1001] * (retries + 1)
+        assert pair.sim.now == SECOND + (retries + 1) * TIMEOUT_NS
+        assert re.search(rf"10\.0\.0\.2.*0x1000.*sent {retries + 1} times", first.reason)
+        assert pair.a.qp.state == ERR
+        assert pair.a.count(SEND) == (0, 1)
+        assert pair.a.count(WRITE) == (0, 1)
+
+
+def test_progress_renews_the_retries() -> None:
+    """Three losses in a row end a connection with retry_cnt=2; each of these ends before that."""
+    with Pair(retry_cnt=2) as pair:
+        for _ in range(5):
+            pair.rule = dropping(frames.WRITE_ONLY, times=2)
+            pair.a.post(WR_WRITE, 0, 8, 0)
+            assert pair.a.status() == SUCCESS
+
+
+def test_no_timeout_waits_for_ever() -> None:
+    with Pair(timeout=0) as pair:
+        pair.rule = dropping(frames.WRITE_ONLY)
+        pair.a.post(WR_WRITE, 0, 8, 0)
+        pair.sim.run_for(3600 * SECOND)
+        assert pair.a.polled() == []
+        assert pair.a.node.port.deadline() == 0
+        pair.a.post(WR_WRITE, 0, 8, 0)  # whose arrival shows the loss
+        assert [wc.status for wc in pair.a.wait(2)] == [SUCCESS] * 2
+
+
+def test_deadline_is_that_of_the_oldest_answer_missing() -> None:
+    with Pair() as pair:
+        port = pair.a.node.port
+        assert port.deadline() == 0
+        pair.rule = silence
+        pair.a.post(WR_WRITE, 0, 8, 0)
+        assert port.deadline() == pair.sim.now, "there is something to send, at once"
+        pair.sim.run_for(0)
+        assert port.deadline() == SECOND + TIMEOUT_NS
+        pair.sim.run_for(10 * MS)
+        pair.a.post(WR_WRITE, 0, 8, 0)
+        pair.sim.run_for(0)
+        assert port.deadline() == SECOND + TIMEOUT_NS
+        pair.rule = None
+        assert [wc.status for wc in pair.a.wait(2)] == [SUCCESS] * 2
+        pair.sim.settle()
+        assert port.deadline() == 0
+
+
+# -- RNR
+
+
+def rnr_frames(pair: Pair) -> list[bytes]:
+    return [frame for frame in pair.sent(pair.b, frames.ACKNOWLEDGE) if frames.syndrome(frame) & frames.KIND == 0x20]
+
+
+@pytest.mark.parametrize("retries", [0, 1, 6])
+def test_rnr_retries_are_exhausted(retries: int) -> None:
+    with Pair(rnr_retry=retries) as pair:
+        pair.a.post(WR_SEND, 0, 8)
+        wc = pair.a.wait()[0]
+        assert wc.status == RNR_RETRY_EXC_ERR
+        assert len(pair.sent(pair.a)) == len(rnr_frames(pair)) == retries + 1
+        assert pair.sim.now == SECOND + retries * RNR_NS
+        assert "no receive" in wc.reason
+        assert pair.b.qp.state == RTS
+
+
+def test_rnr_seven_is_for_ever() -> None:
+    with Pair(rnr_retry=7) as pair:
+        pair.a.memory.put(0, DATA)
+        pair.a.post(WR_SEND, 0, 3000)
+        pair.sim.run_for(SECOND)
+        assert pair.a.polled() == []
+        assert len(rnr_frames(pair)) == SECOND // RNR_NS + 1
+        pair.b.receive(0x4000, 3000)
+        assert pair.a.status() == SUCCESS
+        assert pair.b.memory.at(0x4000, 3000) == DATA[:3000]
+
+
+@pytest.mark.parametrize(("code", "delay"), [(1, 10_000), (31, 491_520_000), (0, 655_360_000)])
+def test_rnr_timer(code: int, delay: int) -> None:
+    with Pair(min_rnr_timer=code) as pair:
+        pair.a.post(WR_SEND, 0, 8)
+        pair.sim.run_for(0)
+        pair.b.receive(0, 8)
+        assert SECOND < pair.a.node.port.deadline() <= SECOND + delay
+        assert pair.a.status() == SUCCESS
+        assert pair.sim.now == SECOND + delay
+
+
+def test_rnr_nak_repeated_by_the_network_counts_once() -> None:
+    with Pair(rnr_retry=1) as pair:
+        pair.rule = lambda frame: [frame] * 3
+        pair.a.post(WR_SEND, 0, 8)
+        pair.sim.run_for(RNR_NS // 2)
+        pair.b.receive(0, 8)
+        assert pair.a.status() == SUCCESS
+
+
+def test_rnr_for_ever_survives_losses() -> None:
+    """Every other frame of a long wait is lost; as each RNR NAK shows that the peer is there, no retry is used up."""
+    with Pair(rnr_retry=7, retry_cnt=1) as pair:
+        count = 0
+
+        def rule(frame: bytes) -> list[bytes] | None:
+            nonlocal count
+            count += frame[0] == frames.SEND_ONLY
+            return [] if frame[0] == frames.SEND_ONLY and count % 2 else None
+
+        pair.rule = rule
+        pair.a.post(WR_SEND, 0, 8)
+        pair.sim.run_for(20 * TIMEOUT_NS)
+        assert pair.a.polled() == []
+        pair.b.receive(0, 8)
+        assert pair.a.status() == SUCCESS
+
+
+def test_rnr_does_not_hold_up_answers_before_it() -> None:
+    with Pair() as pair:
+        pair.b.memory.put(0, DATA)
+        pair.a.post(WR_READ, 0x4000, 100, 0, wr_id=1)
+        pair.a.post(WR_SEND, 0, 8, wr_id=2)
+        assert pair.a.wait()[0].wr_id == 1
+        assert pair.sim.now == SECOND
+        pair.b.receive(0, 8)
+        assert pair.a.wait()[0].wr_id == 2
+
+
+# -- NAKs that end the connection
+
+
+def test_nak_of_access() -> None:
+    with Pair() as pair:
+        pair.a.post(WR_WRITE, 0, 8, 0, rkey=0xDEAD)
+        wc = pair.a.wait()[0]
+        assert wc.status == REM_ACCESS_ERR
+        assert "0xdead" in wc.reason
+        assert "10.0.0.2" in wc.reason
+        assert frames.syndrome(pair.sent(pair.b)[-1]) == frames.NAK_ACCESS
+
+
+def test_nak_of_operation() -> None:
+    """The receive's own memory is wrong: the peer's fault, not the request's."""
+    with Pair() as pair:
+        pair.b.receive(0xFFFF, 8)
+        pair.a.post(WR_SEND, 0, 8)
+        assert pair.a.status() == REM_OP_ERR
+        assert pair.b.status() == LOC_PROT_ERR
+        assert frames.syndrome(pair.sent(pair.b)[-1]) == frames.NAK_OPERATION
+
+
+def test_nak_of_an_invalid_request() -> None:
+    with Pair() as pair:
+        pair.b.receive(0, 8)
+        pair.a.post(WR_SEND, 0, 9)
+        assert pair.a.status() == REM_INV_REQ_ERR
+        assert frames.syndrome(pair.sent(pair.b)[-1]) == frames.NAK_INVALID
+
+
+def test_nak_of_an_unknown_kind() -> None:
+    with Pair() as pair:
+        pair.rule = silence
+        pair.a.post(WR_SEND, 0, 9)
+        pair.sim.run_for(0)
+        pair.rule = None
+        body = frames.put_bth(frames.ACKNOWLEDGE, pair.a.qp.qp_num, 0x1000) + frames.put_aeth(0x64)
+        pair.inject(pair.b, body)
+        assert pair.a.status() == REM_OP_ERR
+
+
+def test_a_nak_acknowledges_what_was_before_it() -> None:
+    with Pair() as pair:
+        pair.a.post(WR_WRITE, 0, 8, 0, wr_id=1)
+        pair.a.post(WR_READ, 0, 8, 0, wr_id=2)
+        pair.a.post(WR_WRITE, 0, 8, 0, wr_id=3, rkey=0)
+        pair.a.post(WR_SEND, 0, 8, wr_id=4)
+        wcs = pair.a.wait(4)
+        expected = [(1, SUCCESS), (2, SUCCESS), (3, REM_ACCESS_ERR), (4, FLUSH_ERR)]
+        assert [(wc.wr_id, wc.status) for wc in wcs] == expected
+        assert pair.a.count(WRITE) == (1, 1)
+        assert pair.a.count(READ) == (1, 0)
+        assert pair.a.count(SEND) == (0, 1)
+
+
+def test_errors_of_unsignaled_requests_are_listed() -> None:
+    with Pair() as pair:
+        pair.a.post(WR_WRITE, 0, 8, 0, wr_id=1, flags=0)
+        pair.a.post(WR_WRITE, 0, 8, 0, wr_id=2, flags=0, rkey=0)
+        pair.a.post(WR_WRITE, 0, 8, 0, wr_id=3, flags=0)
+        assert [(wc.wr_id, wc.status) for wc in pair.a.wait(2)] == [(2, REM_ACCESS_ERR), (3, FLUSH_ERR)]
+        assert pair.a.count(WRITE) == (1, 2)
+
+
+@pytest.mark.parametrize("rnr", [False, True])
+def test_a_lost_nak_ends_in_retries(rnr: bool) -> None:
+    """The peer is in ERR and says nothing more: the requester gives up in time, or hears of its RNR."""
+    with Pair(retry_cnt=2) as pair:
+        pair.rule = dropping(frames.ACKNOWLEDGE)
+        if rnr:
+            pair.a.post(WR_SEND, 0, 8)
+            pair.sim.run_for(MS)
+            pair.b.receive(0, 8)
+            assert pair.a.status() == SUCCESS
+        else:
+            pair.a.post(WR_WRITE, 0, 8, 0, rkey=0)
+            assert pair.a.status() == RETRY_EXC_ERR
+            assert pair.b.node.stats()["dropped_qp_state"] == 2
+
+
+# -- answers that do not fit
+
+
+def outstanding(pair: Pair, opcode: int, length: int) -> None:
+    pair.rule = silence
+    if opcode == WR_FAA:
+        pair.a.post(WR_FAA, 0, 8, 0, add=1)
+    else:
+        pair.a.post(opcode, 0, length, 0)
+    pair.sim.run_for(0)
+    pair.rule = None
+
+
+@pytest.mark.parametrize("length", [0, 4, 12])
+def test_read_response_of_a_wrong_length(length: int) -> None:
+    with Pair() as pair:
+        outstanding(pair, WR_READ, 8)
+        header = frames.put_bth(frames.RESPONSE_ONLY, pair.a.qp.qp_num, 0x1000) + frames.put_aeth(frames.ACK)
+        pair.inject(pair.b, header + bytes(length))
+        wc = pair.a.wait()[0]
+        assert wc.status == BAD_RESP_ERR
+        assert f"{length} bytes" in wc.reason
+        assert pair.a.memory.at(0, 32) == bytes(32)
+
+
+def test_read_response_that_ends_too_early() -> None:
+    with Pair(path_mtu=1) as pair:
+        outstanding(pair, WR_READ, 512)
+        header = frames.put_bth(frames.RESPONSE_ONLY, pair.a.qp.qp_num, 0x1000) + frames.put_aeth(frames.ACK)
+        pair.inject(pair.b, header + bytes(256))
+        assert pair.a.status() == BAD_RESP_ERR
+
+
+def test_atomic_answered_with_read_data() -> None:
+    with Pair() as pair:
+        outstanding(pair, WR_FAA, 8)
+        header = frames.put_bth(frames.RESPONSE_ONLY, pair.a.qp.qp_num, 0x1000) + frames.put_aeth(frames.ACK)
+        pair.inject(pair.b, header + bytes(8))
+        assert pair.a.status() == BAD_RESP_ERR
+
+
+def test_read_answered_with_an_atomic_acknowledgement() -> None:
+    with Pair() as pair:
+        outstanding(pair, WR_READ, 8)
+        header = frames.put_bth(frames.ATOMIC_ACKNOWLEDGE, pair.a.qp.qp_num, 0x1000) + frames.put_aeth(frames.ACK)
+        pair.inject(pair.b, header + bytes(8))
+        assert pair.a.status() == BAD_RESP_ERR
+
+
+def test_write_answered_with_read_data() -> None:
+    """Nobody asked for data: it is dropped, and the acknowledgement is waited for."""
+    with Pair() as pair:
+        outstanding(pair, WR_WRITE, 8)
+        header = frames.put_bth(frames.RESPONSE_ONLY, pair.a.qp.qp_num, 0x1000) + frames.put_aeth(frames.ACK)
+        pair.inject(pair.b, header + bytes(8))
+        assert pair.a.polled() == []
+        assert pair.a.status() == SUCCESS
+
+
+# -- memory of the application
+
+
+def test_bad_lkey_fails_after_those_before_it() -> None:
+    """The first one is lost once: it must still be sent again before the second may fail."""
+    with Pair() as pair:
+        pair.rule = dropping(frames.WRITE_ONLY)
+        pair.a.post(WR_WRITE, 0, 8, 0, wr_id=1)
+        pair.a.post(WR_WRITE, 0x10000, 8, 0, wr_id=2)
+        pair.a.post(WR_WRITE, 0, 8, 0, wr_id=3)
+        wcs = pair.a.wait(3)
+        assert [(wc.wr_id, wc.status) for wc in wcs] == [(1, SUCCESS), (2, LOC_PROT_ERR), (3, FLUSH_ERR)]
+        assert "range" in wcs[1].reason
+        assert psns(pair, pair.a) == [0x1000, 0x1000]
+
+
+@pytest.mark.parametrize("opcode", [WR_READ, WR_FAA])
+def test_result_must_be_writable(opcode: int) -> None:
+    with Pair() as pair:
+        own = pair.a.node.region(pair.a.pd, 64, access=REMOTE_READ, iova=0x999000)
+        pair.a.post(opcode, to=0, sg=[SGE(0x999000, 8, own.key)])
+        wc = pair.a.wait()[0]
+        assert wc.status == LOC_PROT_ERR
+        assert "LOCAL_WRITE" in wc.reason
+        assert pair.wire == []
+
+
+def test_memory_deregistered_while_it_is_sent() -> None:
+    with Pair(path_mtu=1, options=Options(window=4096)) as pair:
+        own = pair.a.node.region(pair.a.pd, 0x4000, access=LOCAL_WRITE, iova=0x999000)
+        pair.rule = dropping(frames.ACKNOWLEDGE)
+        pair.a.post(WR_WRITE, 0, 8, 0, wr_id=1)
+        pair.a.post(WR_WRITE, to=0, sg=[SGE(0x999000, 0x4000, own.key)], wr_id=2)
+        pair.sim.run_for(MS)
+        own.deregister()
+        wcs = pair.a.wait(2)
+        assert [(wc.wr_id, wc.status) for wc in wcs] == [(1, SUCCESS), (2, LOC_PROT_ERR)]
+        assert "not registered" in wcs[1].reason
+
+
+def test_memory_deregistered_before_the_answer() -> None:
+    with Pair() as pair:
+        own = pair.a.node.region(pair.a.pd, 64, iova=0x999000)
+        pair.rule = silence
+        pair.a.post(WR_FAA, to=0, sg=[SGE(0x999000, 8, own.key)], add=1)
+        pair.sim.run_for(MS)
+        own.deregister()
+        pair.rule = None
+        assert pair.a.status() == LOC_PROT_ERR
+
+
+def test_inline_data_is_taken_when_it_is_posted() -> None:
+    with Pair() as pair:
+        pair.a.memory.put(0, b"before")
+        pair.a.post(WR_WRITE, 0, 6, 0, flags=SIGNALED | INLINE)
+        pair.a.memory.put(0, b"behind")
+        assert pair.a.status() == SUCCESS
+        assert pair.b.memory.at(0, 6) == b"before"
+
+
+# -- order: fences, outstanding READs, draining
+
+
+def test_fence_waits_for_reads() -> None:
+    with Pair() as pair:
+        pair.rule = dropping(frames.RESPONSE_ONLY)
+        pair.a.post(WR_READ, 0x4000, 8, 0)
+        pair.a.post(WR_WRITE, 0, 8, 0, flags=SIGNALED | FENCE)
+        pair.sim.run_for(MS)
+        assert pair.sent(pair.a, frames.WRITE_ONLY) == []
+        assert [wc.opcode for wc in pair.a.wait(2)] == [2, 1]
+
+
+def test_without_a_fence_a_write_follows_at_once() -> None:
+    with Pair() as pair:
+        pair.rule = silence
+        pair.a.post(WR_READ, 0x4000, 8, 0)
+        pair.a.post(WR_WRITE, 0, 8, 0)
+        pair.sim.run_for(0)
+        assert [frame[0] for frame in pair.sent(pair.a)] == [frames.READ_REQUEST, frames.WRITE_ONLY]
+
+
+@pytest.mark.parametrize("most", [1, 3])
+def test_max_rd_atomic_bounds_outstanding_reads(most: int) -> None:
+    with Pair(max_rd_atomic=most) as pair:
+        pair.rule = silence
+        for number in range(6):
+            pair.a.post(WR_FAA if number % 2 else WR_READ, 0x4000, 8, 0, add=1)
+        pair.sim.run_for(0)
+        assert len(pair.sent(pair.a)) == most
+        pair.rule = None
+        assert [wc.status for wc in pair.a.wait(6)] == [SUCCESS] * 6
+        assert pair.b.memory.word(0) == 3
+
+
+def test_max_rd_atomic_zero_refuses_reads() -> None:
+    with Pair(max_rd_atomic=0) as pair:
+        with pytest.raises(PyverbsRDMAError, match="max_rd_atomic"):
+            pair.a.post(WR_READ, 0, 8, 0)
+        pair.a.post(WR_WRITE, 0, 8, 0)
+        assert pair.a.status() == SUCCESS
+
+
+def test_sqd_holds_back_what_is_new_and_finishes_what_is_not() -> None:
+    with Pair() as pair:
+        pair.rule = dropping(frames.WRITE_ONLY)
+        pair.a.post(WR_WRITE, 0, 8, 0, wr_id=1)
+        pair.sim.run_for(0)
+        pair.a.qp.modify({"qp_state": SQD, "en_sqd_async_notify": 1}, 1 | 4)
+        pair.a.post(WR_WRITE, 0, 8, 0, wr_id=2)
+        assert pair.a.qp.query()["sq_draining"] == 1
+        assert [wc.wr_id for wc in pair.a.wait()] == [1]
+        pair.sim.settle()
+        assert [event for event, _ in pair.a.node.events() if event == EVENT_SQ_DRAINED] == [EVENT_SQ_DRAINED]
+        assert pair.a.qp.query()["sq_draining"] == 0
+        assert pair.a.polled() == []
+        move(pair.a.qp, RTS)
+        assert [wc.wr_id for wc in pair.a.wait()] == [2]
+
+
+def test_error_while_draining_flushes() -> None:
+    with Pair(retry_cnt=0) as pair:
+        pair.rule = silence
+        pair.a.post(WR_WRITE, 0, 8, 0)
+        pair.sim.run_for(0)
+        move(pair.a.qp, SQD)
+        pair.a.post(WR_WRITE, 0, 8, 0)
+        assert [wc.status for wc in pair.a.wait(2)] == [RETRY_EXC_ERR, FLUSH_ERR]
+
+
+def test_moving_to_err_flushes_in_order_and_later_posts_too() -> None:
+    with Pair() as pair:
+        pair.rule = silence
+        for number in range(4):
+            pair.a.post((WR_SEND, WR_WRITE, WR_READ, WR_WRITE_IMM)[number], 0, 8, 0, wr_id=number, flags=0)
+        pair.sim.run_for(0)
+        move(pair.a.qp, ERR)
+        pair.a.post(WR_SEND, 0, 8, wr_id=4, flags=0)
+        wcs = pair.a.wait(5)
+        assert [(wc.wr_id, wc.status) for wc in wcs] == [(number, FLUSH_ERR) for number in range(5)]
+        assert (pair.a.count(SEND), pair.a.count(WRITE), pair.a.count(READ)) == ((0, 2), (0, 2), (0, 1))
+        pair.sim.settle()
+        assert pair.a.node.port.deadline() == 0
+
+
+def test_reset_forgets_and_the_pair_works_again() -> None:
+    with Pair() as pair:
+        pair.rule = silence
+        pair.a.post(WR_WRITE, 0, 8, 0)
+        pair.sim.run_for(0)
+        pair.rule = None
+        for end in (pair.a, pair.b):
+            move(end.qp, 0)
+        pair.sim.settle()
+        assert pair.a.polled() == []
+        assert pair.a.count(WRITE) == (0, 0)
+        pair.connect(sq_psn=77, rq_psn=77)
+        pair.a.post(WR_WRITE, 0, 8, 0)
+        assert pair.a.status() == SUCCESS
+        assert pair.a.count(WRITE) == (1, 0)
