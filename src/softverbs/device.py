@@ -30,7 +30,7 @@ SPIN_NS = 50_000
 #: A deadline nearer than this is not worth a sleep, ns: the kernel's waits have a grain of 1 ms.
 NEAR_NS = 1_000_000
 #: How long the thread leaves an application alone that makes progress by itself, s.
-NAP_S = 0.002
+NAP_S = 0.001
 #: Longest sleep of a wait, ms: another thread may have done what it waits for.
 LONGEST_SLEEP_MS = 16
 

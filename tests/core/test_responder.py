@@ -638,9 +638,16 @@ def test_answers_are_still_sent_after_a_refusal() -> None:
 # -- words
 
 
-@pytest.mark.parametrize(("says", "expected"), [("always", True), ("local", False), ("never", False)])
-def test_reason_is_told_to_those_who_may_know(says: str, expected: bool) -> None:
+@pytest.mark.parametrize(
+    ("says", "near", "expected"),
+    [("always", False, True), ("local", True, True), ("local", False, False), ("never", True, False)],
+)
+def test_reason_is_told_to_those_who_may_know(says: str, near: bool, expected: bool) -> None:
     with Pair(options=Options(explain=says)) as pair:
+        for end in (pair.a, pair.b):
+            move(end.qp, 0)
+            end.node.link.inner.one_host = near
+        pair.connect()
         pair.a.post(WR_WRITE, 0, 8, 0, rkey=0xBAD00)
         wc = pair.a.wait()[0]
         assert ("not registered" in wc.reason) == expected

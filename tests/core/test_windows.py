@@ -147,7 +147,7 @@ def test_send_with_invalidate_of_a_key_that_cannot_be_invalidated() -> None:
         pair.b.receive(0, 8)
         pair.a.post(WR_SEND_INV, 0, 8, imm=pair.b.memory.key)
         assert pair.a.status() == REM_INV_REQ_ERR
-        assert [wc.status for wc in pair.b.polled()] == [FLUSH_ERR]
+        assert [wc.status for wc in pair.b.polled()] == [REM_INV_REQ_ERR]
         assert "type 2" in pair.b.node.log[0]
 
 

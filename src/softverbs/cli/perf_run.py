@@ -28,7 +28,7 @@ Step = Callable[[], None]
 
 
 def stream(side: Side, size: int, count: int, seconds: float, advance: Advance) -> Result:
-    """Keeps ``depth`` operations outstanding on each QP, until ``count`` are done or ``seconds`` (0: no limit) are over."""
+    """Keeps ``depth`` operations outstanding on each QP, until ``count`` are done or ``seconds``, if any, are over."""
     return _Stream(side, size, count, seconds, advance).run()
 
 

@@ -243,6 +243,8 @@ class CompletionQueue:
         try:
             if self.ring.tail == self.ring.head:
                 port.drive()
+                if self.ring.tail > self.ring.head:
+                    port.catch_up()
             result: list[WC] = []
             while limit > 0 and self.ring.tail > self.ring.head:
                 result.append(self._take())

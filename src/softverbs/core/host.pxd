@@ -16,6 +16,7 @@ cdef class Host:
     cpdef int enter(self, object kind, int limit) except? 0
     cpdef leave(self, object kind)
     cpdef drive(self)
+    cpdef catch_up(self)
     cpdef schedule(self, object qp)
     cpdef raise_event(self, int event_type, object element)
     cpdef report(self, object text)

@@ -57,6 +57,10 @@ class Host:
         """Makes progress on behalf of an application that polls. The lock is held."""
         raise NotImplementedError
 
+    def catch_up(self) -> None:
+        """Does what ``drive`` may have left for later, since something is returned to the application."""
+        raise NotImplementedError
+
     def schedule(self, qp: Any) -> None:
         """A queue pair has something to do."""
         raise NotImplementedError

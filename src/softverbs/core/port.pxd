@@ -26,6 +26,7 @@ cdef uint32_t INDEX_BITS
 cdef int PKEY_BITS
 cdef int MAX_ROUNDS
 cdef int LOCAL_TURNS
+cdef int BUSY_NS
 
 cdef class Peer:
     cdef IcrcPath icrc
@@ -58,11 +59,16 @@ cdef class Port(Host):
     cdef readonly uint64_t bytes_received
     cdef readonly object failure
     cdef readonly uint64_t drives
+    cdef int64_t last_drive
     cdef public object log
 
     @cython.locals(work=int)
     cpdef int progress(self, int64_t now) except -1
+    @cython.locals(busy=bint)
     cpdef drive(self)
+    cpdef catch_up(self)
+    @cython.locals(received=int)
+    cdef int _take_in(self, int64_t now) except -1
     @cython.locals(due=int64_t)
     cpdef int64_t deadline(self) except? -1
     @cython.locals(work=int)

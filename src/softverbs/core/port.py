@@ -52,6 +52,8 @@ PKEY_BITS = 0x7FFF
 MAX_ROUNDS = 64
 #: How often local work may go before the link is looked at.
 LOCAL_TURNS = 32
+#: An application that polls again within this time polls without a pause, ns.
+BUSY_NS = 20000
 #: Beside a payload of full MTU, bytes: BTH, RETH, immediate data, ICRC.
 ROOM_FOR_HEADERS = 36
 
@@ -114,6 +116,7 @@ class Port(Host):
         self.failure: str | None = None
         #: How often an application has made progress by itself.
         self.drives = 0
+        self.last_drive = 0
         self.log: Callable[[str], None] | None = None
         self.active_mtu = largest_mtu(link.mtu)
 
@@ -125,27 +128,44 @@ class Port(Host):
         :param now: the time, ns, never less than before
         """
         self.now = now
-        work = self._pump()
-        received: int = self.link.receive(now, self)
-        work += received
-        if self.timer_due != 0 and now >= self.timer_due:
-            self._run_timers()
-        if self.counter_due != 0 and now >= self.counter_due:
-            self._publish_counters()
+        work = self._pump() + self._take_in(now)
         if self.first_ready is not None:
             work += self._pump()
         return work
 
+    def _take_in(self, now: int) -> int:
+        """What arrives and what is due, without what follows from it; how many bursts came."""
+        received: int = self.link.receive(now, self)
+        if self.timer_due != 0 and now >= self.timer_due:
+            self._run_timers()
+        if self.counter_due != 0 and now >= self.counter_due:
+            self._publish_counters()
+        return received
+
     def drive(self) -> None:
-        """Progress for an application that polls: local work first, since it needs no system call."""
+        """Progress for an application that polls: local work first, since it needs no system call.
+
+        Where it polls without a pause, answers to what has arrived wait for the next poll: the application's own
+        answer, if it posts one, then goes first, and the ACK with it. ``catch_up`` sends them before a poll returns
+        something, since then the application may do other things.
+        """
         if self.failure is not None:
             raise PyverbsRDMAError(self.failure, errno.EIO)
         self.drives += 1
         self.now = self.clock()
-        if self.first_ready is not None and self.local_turns < LOCAL_TURNS and self._pump() and self.local_turns > 0:
+        busy = self.now - self.last_drive < BUSY_NS
+        self.last_drive = self.now
+        if self.first_ready is not None and self._pump() and 0 < self.local_turns < LOCAL_TURNS:
             return
         self.local_turns = 0
-        self.progress(self.now)
+        self._take_in(self.now)
+        if not busy:
+            self.catch_up()
+
+    def catch_up(self) -> None:
+        """Answers what has been received, where ``drive`` has left it for the next poll."""
+        if self.first_ready is not None:
+            self._pump()
 
     def deadline(self) -> int:
         """When there is something to do if nothing arrives, ns; ``now`` for at once, 0 for never."""

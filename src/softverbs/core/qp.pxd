@@ -137,7 +137,7 @@ cdef class QueuePair:
     @cython.locals(headers=uintptr_t, skip=int, psn=uint32_t, pad=int, size=uint32_t)
     cdef void on_packet(self, int opcode, uint32_t flags, uintptr_t frame, uint32_t length, int64_t now) except *
     cdef _on_words(self, uint32_t psn, uintptr_t at, int length)
-    @cython.locals(more=int)
+    @cython.locals(more=int, data_first=bint)
     cdef int pump(self, Egress egress, int64_t now) except -1
     cdef void settle(self) except *
     cpdef void enter_error(self, object reason) except *

@@ -415,13 +415,19 @@ class QueuePair:
         """Sends what is due. 1 where the arena is full and more is to come, else 0."""
         if not self.connection.connected:
             return 0
-        more = self.responder.pump(egress, now)
-        if self.responder.failed:
-            self.settle()
+        more = 0
+        # Data first, where an ACK is all that is due: behind it in the same burst, the ACK costs no system call.
+        data_first = self.responder.queued == 0 and self.responder.nak == 0
+        if not data_first:
+            more = self.responder.pump(egress, now)
+            if self.responder.failed:
+                self.settle()
         if self.state == QPS_RTS or self.state == QPS_SQD:
             if self.requester.pump(egress, now):
                 more = 1
             self.settle()
+        if data_first and self.responder.pump(egress, now):
+            more = 1
         return more
 
     def settle(self) -> None:
