@@ -205,7 +205,7 @@ class Device:
         """Takes the lock if nobody holds it, this thread included: for finalizers, which may run anywhere."""
         if self.lock._is_owned():
             return False
-        return self.lock.acquire(blocking=False)
+        return bool(self.lock.acquire(False))
 
     def usable(self) -> bool:
         """Whether the device is open, in the process that opened it."""
@@ -249,7 +249,7 @@ class Device:
 
     def _after_fork(self) -> None:
         """In the child: the link's sockets and the thread are the parent's."""
-        self.lock._at_fork_reinit()  # type: ignore[attr-defined]
+        self.lock._at_fork_reinit()
         self._thread = None
         self.port.fail(
             f"device {self.name} was opened before fork(): it belongs to process {self._pid}; open one in this process"

@@ -152,7 +152,7 @@ class Pair:
 
 
 def dropping(*opcodes: int, times: int = 1, skip: int = 0) -> Rule:
-    """A rule that loses frames of these opcodes (of all, without any): not the first ``skip``, but the next ``times``."""
+    """A rule: frames of these opcodes (without any: all frames) are lost; not the first ``skip``, the next ``times``."""
     seen = 0
 
     def rule(frame: bytes) -> list[bytes] | None:

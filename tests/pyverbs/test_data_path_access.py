@@ -217,7 +217,7 @@ def test_a_right_that_the_region_lacks(build: Any, over: str, opcode: int, caplo
     ("over", "explain", "told"),
     [
         ("network", "always", True),
-        ("network", "local", False),
+        ("network", "local", True),
         ("network", "never", False),
         ("loopback", "local", True),
         ("udp", "local", True),

@@ -89,8 +89,13 @@ def run(sides: dict[str, Side], settings: Any, seconds: float) -> Iterator[Messa
         for end in ends:
             end.close()
         yield from _listen(reports, stop)
+        for process in processes.values():
+            process.join(_GRACE_S)
     finally:
-        _end(processes.values())
+        for process in processes.values():
+            process.kill()
+            process.join()
+            process.close()
 
 
 def _listen(reports: dict[Any, str], stop: float) -> Iterator[Message]:
@@ -119,15 +124,6 @@ def _listen(reports: dict[Any, str], stop: float) -> Iterator[Message]:
         raise Fault(f"time is over, and not finished: {', '.join(reports.values())}")
 
 
-def _end(processes: Any) -> None:
-    for process in processes:
-        process.join(_GRACE_S if process.exitcode is None and not process.is_alive() else 0.5)
-        if process.is_alive():
-            process.kill()
-            process.join()
-        process.close()
-
-
 @contextmanager
 def _ctrl_c_ignored() -> Iterator[None]:
     """What is started meanwhile ignores Ctrl-C, which a terminal sends to all: the starter ends it."""
@@ -144,6 +140,7 @@ def _ctrl_c_ignored() -> Iterator[None]:
 def _child(side: Side, starter: Connection, other: Connection, settings: Any, seconds: float) -> None:
     """The life of a side's process."""
     _die_with(os.getppid(), seconds)
+    os.environ.pop("SOFTVERBS_ADDRESS", None)  # two devices cannot share it; both take one of 127.0.0.0/8
     talk = Talk(starter, other, seconds)
     try:
         side(talk, settings)

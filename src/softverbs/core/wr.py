@@ -111,6 +111,15 @@ def _elements(num_sge: object, sg: object) -> list[SGE]:
     return result
 
 
+def _element_list(value: object) -> list[SGE]:
+    """What ``sg_list`` is set to: copies of one element, or of all in a list."""
+    if isinstance(value, SGE):
+        return _elements(1, [value])
+    if not isinstance(value, (list, tuple)):
+        raise PyverbsUserError(f"sg_list must be an SGE or a list of SGE, not {type(value).__name__}")
+    return _elements(len(value), value)
+
+
 class RecvWR:
     """A receive work request, ``struct ibv_recv_wr`` of ibv_post_recv(3)."""
 
@@ -179,8 +188,7 @@ class RecvWR:
 
     @sg_list.setter
     def sg_list(self, value: "SGE | list[SGE]") -> None:
-        items = [value] if isinstance(value, SGE) else value
-        self._sg = _elements(len(items), items)
+        self._sg = _element_list(value)
 
 
 class SendWR:
@@ -312,8 +320,7 @@ class SendWR:
 
     @sg_list.setter
     def sg_list(self, value: "SGE | list[SGE]") -> None:
-        items = [value] if isinstance(value, SGE) else value
-        self._sg = _elements(len(items), items)
+        self._sg = _element_list(value)
 
     def set_wr_rdma(self, rkey: int, addr: int) -> None:
         """The remote side of RDMA WRITE and READ.

@@ -47,7 +47,18 @@ class GID(PyverbsObject):
         """
         :param val: eight groups of four hexadecimal digits with colons between; None for all zero
         """
-        self.raw = _ZERO if val is None else gid_bytes(val)
+        self._raw = _ZERO if val is None else gid_bytes(val)
+
+    @property
+    def raw(self) -> bytes:
+        """Extension: the 16 bytes."""
+        return self._raw
+
+    @raw.setter
+    def raw(self, value: Any) -> None:
+        if not isinstance(value, (bytes, bytearray)) or len(value) != len(_ZERO):
+            raise refused(f"GID.raw must be {len(_ZERO)} bytes, not {value!r}")
+        self._raw = bytes(value)
 
     @classmethod
     def _of(cls, raw: bytes) -> "GID":

@@ -3,7 +3,7 @@
 import errno
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from softverbs.core.completion import CompCntr as _Counter
@@ -250,6 +250,8 @@ class ThresholdFd(PyverbsCM):
 def _checked(waits: Any) -> list[tuple[CompCntr, int]]:
     """``waits`` as it should be: at least one, open, of one device, thresholds that are integers of 64 bits."""
     result: list[tuple[CompCntr, int]] = []
+    if not isinstance(waits, Iterable):
+        raise refused(f"Failed to wait for comp_cntr: {waits!r} is no list of counters and thresholds")
     for item in waits:
         try:
             counter, threshold = item

@@ -216,64 +216,64 @@ def ibv_end_poll(cq: CQEX) -> None:
 
 def ibv_wc_read_opcode(cq: CQEX) -> int:
     """Opcode of the current completion, IBV_WC_SEND and so on."""
-    return cq.read_opcode()
+    return int(need(cq, CQEX, "cq").read_opcode())
 
 
 def ibv_wc_read_vendor_err(cq: CQEX) -> int:
     """The device's own error number of the current completion."""
-    return cq.read_vendor_err()
+    return int(need(cq, CQEX, "cq").read_vendor_err())
 
 
 def ibv_wc_read_byte_len(cq: CQEX) -> int:
     """Bytes of the current completion."""
-    return cq.read_byte_len()
+    return int(need(cq, CQEX, "cq").read_byte_len())
 
 
 def ibv_wc_read_imm_data(cq: CQEX) -> int:
     """Immediate data of the current completion, in network order."""
-    return cq.read_imm_data()
+    return int(need(cq, CQEX, "cq").read_imm_data())
 
 
 def ibv_wc_read_invalidated_rkey(cq: CQEX) -> int:
     """The key that the current completion's message invalidated."""
-    return cq.read_imm_data()
+    return int(need(cq, CQEX, "cq").read_imm_data())
 
 
 def ibv_wc_read_qp_num(cq: CQEX) -> int:
     """Number of the local QP of the current completion."""
-    return cq.read_qp_num()
+    return int(need(cq, CQEX, "cq").read_qp_num())
 
 
 def ibv_wc_read_src_qp(cq: CQEX) -> int:
     """Number of the remote QP of the current completion, for UD."""
-    return cq.read_src_qp()
+    return int(need(cq, CQEX, "cq").read_src_qp())
 
 
 def ibv_wc_read_wc_flags(cq: CQEX) -> int:
     """Flags of the current completion, IBV_WC_GRH and so on."""
-    return cq.read_wc_flags()
+    return int(need(cq, CQEX, "cq").read_wc_flags())
 
 
 def ibv_wc_read_slid(cq: CQEX) -> int:
     """Source LID of the current completion."""
-    return cq.read_slid()
+    return int(need(cq, CQEX, "cq").read_slid())
 
 
 def ibv_wc_read_sl(cq: CQEX) -> int:
     """Service level of the current completion."""
-    return cq.read_sl()
+    return int(need(cq, CQEX, "cq").read_sl())
 
 
 def ibv_wc_read_dlid_path_bits(cq: CQEX) -> int:
     """Low bits of the destination LID of the current completion."""
-    return cq.read_dlid_path_bits()
+    return int(need(cq, CQEX, "cq").read_dlid_path_bits())
 
 
 def ibv_wc_read_completion_ts(cq: CQEX) -> int:
     """When the current completion was made, ns of the device's clock."""
-    return cq.read_timestamp()
+    return int(need(cq, CQEX, "cq").read_timestamp())
 
 
 def ibv_wc_read_completion_wallclock_ns(cq: CQEX) -> int:
     """When the current completion was made, ns since 1970."""
-    return cq.read_completion_wallclock_ns()
+    return int(need(cq, CQEX, "cq").read_completion_wallclock_ns())
