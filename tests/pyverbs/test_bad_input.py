@@ -99,12 +99,13 @@ def test_constructors_take_what_they_can_use_and_refuse_the_rest(build: Any, kin
 
 @pytest.mark.parametrize("kind", CONSTRUCTORS, ids=lambda kind: kind.__name__)
 def test_numbers_are_refused_in_words_where_they_are_none(build: Any, kind: type) -> None:
-    """Every argument whose valid value is a number refuses a text, and names itself."""
+    """Every argument whose valid value is a number refuses a text and a fraction, and names itself."""
     side = build().a
     for name, value in CONSTRUCTORS[kind](side).items():
-        if type(value) is int and name != "addr":
-            with pytest.raises(PyverbsError, match=name.removeprefix("cntr_")):
-                kind(**{**CONSTRUCTORS[kind](side), name: "text"})
+        for junk in ("text", 1.5, float("nan")):
+            if type(value) is int:
+                with pytest.raises(PyverbsError, match=name.removeprefix("cntr_")):
+                    kind(**{**CONSTRUCTORS[kind](side), name: junk})
 
 
 ATTRIBUTES = [
@@ -202,6 +203,16 @@ def test_methods_take_what_they_can_use_and_refuse_the_rest(build: Any) -> None:
                 arguments = [*valid[:position], junk, *valid[position + 1 :]]
                 tolerated(lambda t=target, n=name, args=arguments: getattr(t, n)(*args))
     tolerated(things.context.close)
+
+
+@pytest.mark.parametrize("count", [1.5, float("nan"), "1", None, [], 2**31, 2**64, -(2**31) - 1])
+def test_polling_takes_a_number(world: World, count: Any) -> None:
+    first, _ = world.pair()
+    first.post_send(world.a.wr(e.IBV_WR_RDMA_WRITE))
+    world.run()
+    with pytest.raises(PyverbsError):
+        world.a.cq.poll(count)
+    assert world.a.done() == [(1, e.IBV_WC_SUCCESS)], "nothing was taken"
 
 
 def test_closed_objects_refuse_everything_in_words(build: Any) -> None:

@@ -485,6 +485,21 @@ def test_operations_count_though_their_completions_have_no_room(build: Any, mode
         assert (completions, errors) == (6, 0)
 
 
+@pytest.mark.row("1: CQ overrun")
+@pytest.mark.row("1: Flushed work requests")
+def test_flushed_requests_count_though_their_completions_have_no_room(world: World) -> None:
+    side = world.a
+    qp = side.qp(CQ(side.context, 2))
+    counters = side.count_all(qp)
+    world.move(qp, e.IBV_QPS_RTS)
+    side.post_recv(qp, *range(5))
+    for wr_id in range(6):
+        qp.post_send(side.wr(e.IBV_WR_RDMA_WRITE, wr_id))
+    set_state(qp, e.IBV_QPS_ERR)
+    world.settle()
+    assert values(counters) == {"WRITE": (0, 6), "RECV": (0, 5)}
+
+
 @pytest.mark.row("1: Invariant")
 @pytest.mark.parametrize("bad", [None, 20])
 @pytest.mark.parametrize("seed", range(4))

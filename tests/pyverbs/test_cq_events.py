@@ -6,7 +6,7 @@ import select
 from typing import Any
 
 import pytest
-from tests.pyverbs.world import Side, WaitsForEverError, World, readable, refused
+from tests.pyverbs.world import Side, WaitsForEverError, World, readable, refused, set_state
 
 from softverbs.pyverbs import libibverbs_enums as e
 from softverbs.pyverbs.cq import CQ, CompChannel
@@ -103,6 +103,29 @@ def test_arming_again_is_one_event_and_any_outdoes_solicited(armed: Armed, reque
         armed.cqs[0].req_notify(solicited_only)
     armed.write(2)  # successful sends are never solicited
     assert armed.events() == 1
+
+
+@pytest.mark.row("2: req_notify")
+@pytest.mark.row("2: Resize")
+def test_a_request_outlasts_a_resize(armed: Armed) -> None:
+    armed.write(2)
+    armed.cqs[0].req_notify()
+    armed.cqs[0].resize(60)
+    assert armed.events() == 0
+    armed.write(1)
+    assert armed.events() == 1
+
+
+@pytest.mark.row("2: req_notify")
+@pytest.mark.row("2: Flush")
+def test_a_flush_is_one_event(armed: Armed) -> None:
+    side = armed.world.a
+    side.post_recv(armed.first, 1, 2, 3)
+    armed.cqs[0].req_notify()
+    set_state(armed.first, e.IBV_QPS_ERR)
+    armed.world.run()
+    assert armed.events() == 1
+    assert armed.cqs[0].poll(10)[0] == 3
 
 
 @pytest.mark.row("2: Solicited only")

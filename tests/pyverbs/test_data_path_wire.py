@@ -1,6 +1,7 @@
 """The reliable connection on a bad wire: lost packets, timers, retries, peers that are not there; draining; sockets."""
 
 import random
+import threading
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from tests.pyverbs.world import (
     ATOMIC_ACK,
     FETCH_ADD,
     MS,
+    OPS,
     SIZE,
     WRITE_MIDDLE,
     WRITE_ONLY,
@@ -21,6 +23,7 @@ from tests.pyverbs.world import (
 )
 
 from softverbs.pyverbs import libibverbs_enums as e
+from softverbs.pyverbs.qp import QPAttachCompCntrAttr
 
 OK, FLUSHED = e.IBV_WC_SUCCESS, e.IBV_WC_WR_FLUSH_ERR
 WRITE, WRITE_IMM, SEND, SEND_IMM, READ = (
@@ -154,7 +157,7 @@ def test_rnr_retries_are_used_up(world: World, retries: int) -> None:
 def test_rnr_retry_7_never_gives_up(world: World) -> None:
     first, second = world.pair(min_rnr_timer=1, rnr_retry=7, retry_cnt=0)
     first.post_send(world.a.wr(SEND, 1))
-    world.pass_time(50 * MS)
+    world.pass_time(5 * MS)
     assert world.a.done() == []
     world.b.post_recv(second, 2)
     world.settle()
@@ -189,6 +192,36 @@ def test_a_drained_queue_tells_if_asked_to(world: World) -> None:
     first.modify(attr, e.IBV_QP_STATE | e.IBV_QP_EN_SQD_ASYNC_NOTIFY)
     world.settle()
     assert world.a.events() == [(e.IBV_EVENT_SQ_DRAINED, first)]
+
+
+# -- threads
+
+
+def test_threads_share_a_device_and_a_queue(world: World) -> None:
+    """Each has a connection of its own and drives both devices; they poll what any of them has completed."""
+    pairs = [world.a.qp() for _ in range(4)]
+    counter = world.a.counter()
+    for first in pairs:
+        first.attach_comp_cntr(counter, QPAttachCompCntrAttr(sum(OPS)))
+        world.connect(first, world.b.qp())
+    polled: list[int] = []
+
+    def work(number: int) -> None:
+        for step in range(50):
+            pairs[number].post_send(world.a.wr(ADD, 50 * number + step, offset=8 * (50 * number + step)))
+            world.b.device.progress()
+            polled.extend(wc.wr_id for wc in world.a.cq.poll(3)[1])
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    world.settle()
+    polled.extend(wr_id for wr_id, _ in world.a.done())
+    assert sorted(polled) == list(range(200))
+    assert counter.read_pair() == (200, 0)
+    assert sorted(word(world.a.memory, 8 * number) for number in range(200)) == list(range(200))
 
 
 # -- over real sockets
