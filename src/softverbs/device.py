@@ -31,6 +31,7 @@ SPIN_NS = 50_000
 NEAR_NS = 1_000_000
 #: How long the thread leaves an application alone that makes progress by itself, s.
 NAP_S = 0.001
+NAP = -1
 #: Longest sleep of a wait, ms: another thread may have done what it waits for.
 LONGEST_SLEEP_MS = 16
 
@@ -128,7 +129,9 @@ class Device:
         start = self.clock()
         end = None if timeout_ns is None or timeout_ns < 0 else start + timeout_ns
         sleep_ms = 1
-        self._waiting += 1
+        poller = self._poller()
+        with self.lock:
+            self._waiting += 1
         try:
             while True:
                 with self.lock:
@@ -143,61 +146,66 @@ class Device:
                     due = self.port.deadline()
                     if worked:
                         sleep_ms = 1
+                    due = _earlier(due, end)
+                    tired = self.idle is None and now - start > SPIN_NS
+                    asleep = tired and not _near(due, now)
+                    if asleep:
+                        self.port.sleepers += 1
                 if self.idle is not None:
-                    self.idle(_earlier(due, end))
-                elif now - start > SPIN_NS:
-                    quiet = self._sleep(_earlier(due, end), now, sleep_ms)
+                    self.idle(due)
+                elif asleep:
+                    quiet = not poller.poll(_milliseconds(due, now, sleep_ms))
+                    self._awake()
                     sleep_ms = min(2 * sleep_ms, LONGEST_SLEEP_MS) if quiet else 1
+                elif tired:
+                    os.sched_yield()
         finally:
-            self._waiting -= 1
+            with self.lock:
+                self._waiting -= 1
 
-    def _sleep(self, due: int, now: int, most_ms: int) -> bool:
-        """Sleeps until something arrives, ``due`` (ns, 0: never) or ``most_ms``; whether nothing came."""
-        if due != 0 and due - now < NEAR_NS:
-            os.sched_yield()
-            return False
-        with self.lock:
-            self.port.sleeping = True
-        timeout = most_ms if due == 0 else min(most_ms, (due - now) // 1_000_000)
+    def _poller(self) -> select.poll:
+        """Waits for the link and the bell. Two threads cannot wait by one of these."""
         poller = select.poll()
         for fd in (*self.link.filenos(), self._bell):
             poller.register(fd, select.POLLIN)
-        ready = poller.poll(timeout)
-        self._hush()
-        return not ready
+        return poller
 
     def wake(self) -> None:
         """Wakes whoever sleeps in a wait, and the thread."""
         if self._bell >= 0:
             os.eventfd_write(self._bell, 1)
 
-    def _hush(self) -> None:
-        try:
-            os.eventfd_read(self._bell)
-        except OSError:
-            pass  # nobody rang, or the device is closed
+    def _awake(self) -> None:
+        """A sleeper is back."""
+        with self.lock:
+            self.port.sleepers -= 1
+            self.port.rung = False
+            try:
+                os.eventfd_read(self._bell)
+            except OSError:
+                pass  # nobody rang, or the device is closed
 
     def _run_deferred(self) -> None:
         """Closes what the garbage collector found while the device was at work."""
         for _ in range(len(self.deferred)):
             self.deferred.popleft()()
 
-    def _turn(self) -> tuple[float, int] | None:
-        """One turn of the thread: (how long to nap in s, or 0 to sleep, and until when in ns); None: the end."""
+    def _turn(self) -> int | None:
+        """One turn of the thread: how long to sleep then, ms; 0: not at all, NAP: a nap, None: the end."""
         with self.lock:
             if not self.usable():
                 return None
             if self._waiting or self.port.drives != self._seen_drives:
                 self._seen_drives = self.port.drives
-                return NAP_S, 0
+                return NAP
             now = self.clock()
             self.port.progress(now)
             self._run_deferred()
             due = self.port.deadline()
-            if due == now:
-                return 0.0, now
-            self.port.sleeping = True
-            return 0.0, due
+            if _near(due, now):
+                return 0
+            self.port.sleepers += 1
+            return _milliseconds(due, now, 1000)
 
     # -- life
 
@@ -236,8 +244,9 @@ class Device:
             self.wake()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout=5)
-        self.link.close()
-        bell, self._bell = self._bell, -1
+        with self.lock:
+            self.link.close()
+            bell, self._bell = self._bell, -1
         os.close(bell)
 
     def __del__(self) -> None:
@@ -258,30 +267,36 @@ class Device:
 
 def _run(reference: "weakref.ref[Device]") -> None:
     """The background thread. While it sleeps it holds no reference to the device, so that this can be collected."""
+    poller = None
     while True:
         device = reference()
         if device is None:
             return
+        if poller is None:
+            poller = device._poller()
         turn = device._turn()
+        del device
         if turn is None:
             return
-        nap, due = turn
-        fds = [*device.link.filenos(), device._bell]
-        now = device.clock()
-        del device
-        if nap:
-            time.sleep(nap)
-            continue
-        if due != 0 and due - now < NEAR_NS:
+        if turn == NAP:
+            time.sleep(NAP_S)
+        elif turn == 0:
             os.sched_yield()
-            continue
-        poller = select.poll()
-        for fd in fds:
-            poller.register(fd, select.POLLIN)
-        poller.poll(1000 if due == 0 else min(1000, (due - now) // 1_000_000))
-        device = reference()
-        if device is not None:
-            device._hush()
+        else:
+            poller.poll(turn)
+            device = reference()
+            if device is not None:
+                device._awake()
+
+
+def _near(due: int, now: int) -> bool:
+    """Whether something is due before a sleep could end."""
+    return due != 0 and due - now < NEAR_NS
+
+
+def _milliseconds(due: int, now: int, most: int) -> int:
+    """How long to sleep until ``due`` (ns, 0: never), ms."""
+    return most if due == 0 else min(most, (due - now) // 1_000_000)
 
 
 def _earlier(due: int, end: int | None) -> int:

@@ -205,7 +205,7 @@ def test_methods_take_what_they_can_use_and_refuse_the_rest(build: Any) -> None:
     tolerated(things.context.close)
 
 
-@pytest.mark.parametrize("count", [1.5, float("nan"), "1", None, [], 2**31, 2**64, -(2**31) - 1])
+@pytest.mark.parametrize("count", [1.5, float("nan"), "1", None, []])
 def test_polling_takes_a_number(world: World, count: Any) -> None:
     first, _ = world.pair()
     first.post_send(world.a.wr(e.IBV_WR_RDMA_WRITE))

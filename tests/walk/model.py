@@ -149,9 +149,12 @@ class Counts:
 class Flow:
     """One direction of a connection: requests of the initiator, receives of the target, and the target's memory."""
 
-    def __init__(self, name: str, mtu: int, memory: bytearray, rnr_retry: int, kinds: dict[int, int]) -> None:
-        """memory: of the target, as it is now; kinds: 1 where the counter of an operation counts bytes."""
+    def __init__(
+        self, name: str, tag: int, mtu: int, memory: bytearray, rnr_retry: int, kinds: dict[int, int]
+    ) -> None:
+        """tag: in its wr_ids; memory: of the target, as it is now; kinds: 1 for operations whose counter counts bytes."""
         self.name = name
+        self.tag = tag
         self.mtu = mtu
         self.rnr_retry = rnr_retry
         self.kinds = kinds
@@ -169,6 +172,7 @@ class Flow:
         self.dropped = False
         #: The target was stopped from outside, or by the other flow: it no longer answers.
         self.deaf = False
+        self.summed = 0  # requests whose additions to the shared cell are accounted for
 
     # -- what is posted
 
@@ -266,18 +270,22 @@ class Flow:
             possible.add(LOC_PROT_ERR)
         elif request.fault:
             possible.add(FAULTS[request.fault])
-        if request.sends and not self._fits(request):
+        if request.sends and not self.fits(request):
             possible.add(REM_INV_REQ_ERR)
         return possible
 
-    def _fits(self, request: Request) -> bool:
+    def fits(self, request: Request) -> bool:
+        """Whether a SEND fits the receive that it will find, as far as this is known."""
         place = self.taking.index(request)
         return place >= len(self.receives) or request.length <= self.receives[place].size
 
     @property
-    def spoiled(self) -> bool:
-        """Whether the initiator's own queue pair is in ERR because of this flow."""
-        return any(request.status not in (None, SUCCESS) for request in self.requests)
+    def refused(self) -> bool:
+        """Whether it has a request that the target must refuse, if it comes to it: this stops the target's own flow."""
+        return any(
+            request.fault in ("rkey", "unaligned") or (request.sends and not self.fits(request))
+            for request in self.requests
+        )
 
     @property
     def lucky(self) -> bool:
@@ -286,14 +294,14 @@ class Flow:
         if first == len(self.requests) or self.cut or self.dropped or self.deaf:
             return False
         request = self.requests[first]
-        return request.status == RETRY_EXC_ERR and not request.fault and (not request.sends or self._fits(request))
+        return request.status == RETRY_EXC_ERR and not request.fault and (not request.sends or self.fits(request))
 
     # -- what the target's side tells
 
     def _furthest(self) -> int:
         """Index of the first request that cannot have been executed."""
         for index, request in enumerate(self.requests):
-            if request.fault or (request.sends and not self._fits(request)):
+            if request.fault or (request.sends and not self.fits(request)):
                 return index
         return len(self.requests)
 
@@ -343,6 +351,15 @@ class Flow:
         least = atomics + sum(self.weight(REMOTE_READ, read) for index, read in reads if index < self.successes)
         most = atomics + sum(self.weight(REMOTE_READ, read) for _, read in reads)
         return least <= counted.done[REMOTE_READ] <= most
+
+    def describe(self, counted: Counts) -> str:
+        """The numbers, for a message."""
+        receives = sum(receive.status == SUCCESS for receive in self.receives)
+        remote = {OP_NAMES[op]: counted.done[op] for op in (REMOTE_READ, REMOTE_WRITE)}
+        return (
+            f"{self.successes} of {len(self.requests)} requests succeeded, at most {self._furthest()} could be executed, "
+            f"{receives} receives of {len(self.taking)} messages, {remote}"
+        )
 
     # -- counters
 

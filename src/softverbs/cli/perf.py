@@ -35,7 +35,7 @@ _ATOMIC = 8
 _PATIENCE_S = 30
 #: Without -n: so many operations, but no more bytes than these (compiled, uncompiled).
 _ITERATIONS = {True: 1000, False: 5000}
-_MOST_BYTES = (1 << 30, 1 << 23)
+_MOST_BYTES = (1 << 28, 1 << 23)
 _LEAST = 10
 
 

@@ -7,7 +7,6 @@ import time
 from array import array
 from collections.abc import Callable
 
-from softverbs.cli.common import check
 from softverbs.cli.exchange import Line
 from softverbs.cli.perf_side import Result, Side
 from softverbs.cli.rc import chained
@@ -58,8 +57,7 @@ class _Stream:
                 self._post()
             self._poll(start)
         seconds = max(clock() - start, 1e-9)
-        outstanding = self.side.plan.depth * self.side.plan.qps
-        return Result(self.size, self.done, seconds, peak(self.samples, outstanding) * self.size)
+        return Result(self.size, self.done, seconds, peak(self.samples, -(-self.done // 10)) * self.size)
 
     def _post(self) -> None:
         """Fills the send queues, a list at a time."""
@@ -78,7 +76,7 @@ class _Stream:
         if not polled:
             return
         for completion in completions:
-            check(completion)
+            self.side.check(completion)
             self.room[completion.qp_num] += 1
             self.done += completion.wr_id
         self.side.done = self.done
@@ -87,17 +85,17 @@ class _Stream:
         self.advance(passed if self.seconds else self.done)
 
 
-def peak(samples: list[tuple[float, int]], outstanding: int) -> float:
-    """Operations per second of the best stretch of at least ``outstanding`` operations; 0 where there is none.
+def peak(samples: list[tuple[float, int]], least: int) -> float:
+    """Operations per second of the best stretch of at least ``least`` operations; 0 where there is none.
 
     :param samples: (seconds, operations done by then), both growing
     """
     best, first = 0.0, 0
     for passed, done in samples[1:]:
-        while done - samples[first + 1][1] >= outstanding:
+        while done - samples[first + 1][1] >= least:
             first += 1
         since, before = samples[first]
-        if done - before >= outstanding and passed > since:
+        if done - before >= least and passed > since:
             best = max(best, (done - before) / (passed - since))
     return best
 
@@ -109,7 +107,7 @@ def absorb(side: Side, line: Line) -> int:
     while taken != expected:
         polled, completions = side.recv_cq.poll(_POLL)
         for completion in completions:
-            check(completion)
+            side.check(completion)
             by_number[completion.qp_num].post_recv(receive)
         taken += polled
         side.done = taken
@@ -132,7 +130,7 @@ def alone(side: Side, size: int, count: int, seconds: float, advance: Advance) -
         while not polled:
             polled, completions = poll(1)
         if completions[0].status:
-            check(completions[0])
+            side.check(completions[0])
 
     times = array("d")
     start = time.perf_counter()
@@ -194,7 +192,7 @@ class Turns:
         polled, completions = self._poll_cq(1)
         if polled:
             self._outstanding -= 1
-            check(completions[0])
+            self.side.check(completions[0])
 
     def _post(self) -> None:
         """One message; one in ``_SIGNAL_EVERY`` is signaled, so that the send queue never fills."""
@@ -222,7 +220,12 @@ class Turns:
         return send, receive
 
     def _sends(self) -> tuple[Step, Step]:
-        poll, post_recv, again = self.side.recv_cq.poll, self.side.qps[0].post_recv, self.side.receive()
+        check, poll, post_recv, again = (
+            self.side.check,
+            self.side.recv_cq.poll,
+            self.side.qps[0].post_recv,
+            self.side.receive(),
+        )
 
         def receive() -> None:
             polled, completions = poll(1)

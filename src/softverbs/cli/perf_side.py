@@ -9,11 +9,11 @@ import sys
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from softverbs.cli.common import MTUS, Fault
+from softverbs.cli.common import MTUS, Fault, check
 from softverbs.cli.exchange import Line
 from softverbs.cli.rc import ALL_ACCESS, READS_IN_FLIGHT, Region, Timing, Way, gid_name, join, make_qp, random_psn
 from softverbs.pyverbs import libibverbs_enums as e
-from softverbs.pyverbs.cq import CQ
+from softverbs.pyverbs.cq import CQ, WC
 from softverbs.pyverbs.device import Context
 from softverbs.pyverbs.mr import MR
 from softverbs.pyverbs.pd import PD
@@ -88,7 +88,7 @@ class Result:
     iterations: int
     seconds: float
     peak: float = 0.0
-    """Bytes per second of the best stretch of as many operations as are outstanding at once."""
+    """Bytes per second of the best tenth of the run."""
     times: list[float] | None = None
     """Seconds of each operation, or half of each round trip."""
 
@@ -192,6 +192,14 @@ class Side:
         """Makes both messages ready for a run."""
         self.outbox[:size] = self._pattern[:size]
         self.inbox[: max(size, _WORD)] = bytes(max(size, _WORD))
+
+    def check(self, completion: WC) -> None:
+        """Raises Fault where a completion is no success; where it was flushed, with what went wrong before."""
+        if completion.status == e.IBV_WC_WR_FLUSH_ERR:
+            for other in self.send_cq.poll(self.plan.depth * self.plan.qps)[1]:
+                if other.status != e.IBV_WC_WR_FLUSH_ERR:
+                    check(other)
+        check(completion)
 
     def compare(self, size: int, done: int, client: bool) -> None:
         """Raises Fault where the data that this side got in a run are wrong.

@@ -38,7 +38,8 @@ cdef class Peer:
 cdef class Port(Host):
     cdef readonly object link
     cdef readonly object wake
-    cdef public bint sleeping
+    cdef public int sleepers
+    cdef public bint rung
     cdef Egress egress
     cdef int flushed
     cdef list table

@@ -86,13 +86,15 @@ class Port(Host):
         :param options: of the device
         :param lock: reentrant; every entry takes it
         :param clock: the time, ns
-        :param wake: called when there is work and ``sleeping`` is set
+        :param wake: called when there is work and somebody sleeps
         :param seed: of keys and queue pair numbers
         """
         Host.__init__(self, options, lock, clock)
         self.link = link
         self.wake = wake
-        self.sleeping = False
+        #: How many wait for the link and for ``wake``, and whether that was called since somebody answered to it.
+        self.sleepers = 0
+        self.rung = False
         self.regions = Regions(options.max_mr, seed)
         self.egress = Egress()
         self.flushed = 0
@@ -169,7 +171,7 @@ class Port(Host):
 
     def deadline(self) -> int:
         """When there is something to do if nothing arrives, ns; ``now`` for at once, 0 for never."""
-        if self.first_ready is not None or self.flushed < self.egress.bursts:
+        if self.first_ready is not None or self.flushed < self.egress.bursts or self.overrun:
             return self.now
         due = self.timer_due
         if self.counter_due != 0 and (due == 0 or self.counter_due < due):
@@ -186,14 +188,14 @@ class Port(Host):
         """Lets queue pairs write frames and hands these over, until nobody has anything to say."""
         work = 0
         for _ in range(MAX_ROUNDS):
+            if self.overrun:
+                self._stop_overrun_queues()
             if self.first_ready is None and self.flushed == self.egress.bursts:
                 break
             self._pump_ready()
             work += self.egress.bursts
             if not self._flush():
                 break
-            if self.overrun:
-                self._stop_overrun_queues()
         return work
 
     def _pump_ready(self) -> None:
@@ -320,8 +322,8 @@ class Port(Host):
             else:
                 last.next_ready = pair
             self.last_ready = pair
-        if self.sleeping:
-            self.sleeping = False
+        if self.sleepers > 0 and not self.rung:
+            self.rung = True
             self.wake()
 
     def raise_event(self, event_type: int, element: object) -> None:

@@ -49,6 +49,7 @@ from softverbs.core.opcodes cimport (
     RESPONSE,
     header_length,
 )
+from softverbs.core.packets cimport MAX_WORDS
 from softverbs.core.regions cimport ProtectionDomain
 from softverbs.core.requester cimport Requester, is_atomic
 from softverbs.core.responder cimport Responder

@@ -83,6 +83,7 @@ if not cython.compiled:
         RESPONSE,
         header_length,
     )
+    from softverbs.core.packets import MAX_WORDS
     from softverbs.core.regions import ProtectionDomain
     from softverbs.core.requester import Requester, is_atomic
     from softverbs.core.responder import Responder
@@ -407,7 +408,7 @@ class QueuePair:
 
     def _on_words(self, psn: int, at: int, length: int) -> None:
         """What the peer says about the NAK that follows: shown to people only, so made printable."""
-        text = bytes(view(at, length)).decode("utf-8", "replace") if length > 0 else ""
+        text = bytes(view(at, min(length, MAX_WORDS))).decode("utf-8", "replace") if length > 0 else ""
         self.connection.words = "".join([letter if letter.isprintable() else "?" for letter in text]).strip()
         self.connection.words_psn = psn
 

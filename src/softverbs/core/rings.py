@@ -62,7 +62,7 @@ CQ_SLOT = 64
 
 
 class Ring:
-    """``size`` slots of ``stride`` bytes, at least 1. ``head`` and ``tail`` only ever grow: between them slots are taken."""
+    """``size`` slots of ``stride`` bytes, at least 1. ``head`` and ``tail`` only grow; between them slots are taken."""
 
     def __init__(self, size: int, stride: int) -> None:
         slots = 1
