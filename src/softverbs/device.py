@@ -307,22 +307,25 @@ def _earlier(due: int, end: int | None) -> int:
 
 def _build_link(link: Any, address: str | list[str] | None, faults: str | None, pcap: str | None) -> Any:
     """The link, with faults and capture around it where they are asked for."""
+    from softverbs.links.faults import FaultLink, parse_faults
+
+    try:
+        wanted = None if faults is None else parse_faults(faults)
+    except ValueError as error:
+        raise PyverbsUserError(f"faults: {error}") from error
     if link is None:
         from softverbs.links.udp import UdpLink
 
         link = UdpLink(address)
-    if pcap is not None:
-        from softverbs.links.pcap import PcapLink
+    try:
+        if pcap is not None:
+            from softverbs.links.pcap import PcapLink
 
-        link = PcapLink(link, pcap)
-    if faults is not None:
-        from softverbs.links.faults import FaultLink, parse_faults
-
-        try:
-            link = FaultLink(link, **parse_faults(faults))
-        except ValueError as error:
-            raise PyverbsUserError(f"faults: {error}") from error
-    return link
+            link = PcapLink(link, pcap)
+        return link if wanted is None else FaultLink(link, **wanted)
+    except BaseException:
+        link.close()
+        raise
 
 
 def _build_lock() -> Any:
