@@ -66,10 +66,10 @@ def compare(side: Side, seed: "int | None", length: int, offset: int = 0) -> Non
         raise Wrong("data differ: " + difference)
 
 
-def count(pair: Pair, op: str) -> None:
-    """One more ``op`` has succeeded."""
-    pair.initiator.expect(OPS[op][0])
-    pair.target.expect(OPS[op][1])
+def count(pair: Pair, op: str, length: int) -> None:
+    """One more ``op`` of ``length`` bytes has succeeded."""
+    pair.initiator.succeeded(OPS[op][0], length)
+    pair.target.succeeded(OPS[op][1], length)
 
 
 def transfer(pair: Pair, op: str, length: int, seed: int) -> None:
@@ -89,7 +89,7 @@ def transfer(pair: Pair, op: str, length: int, seed: int) -> None:
     if OPS[op][3] is not None:
         receive(pair, op, length, imm, seed)
     compare(sink, seed, length)
-    count(pair, op)
+    count(pair, op, length)
     pair.check_counters()
 
 
@@ -114,7 +114,7 @@ def atomic(pair: Pair, op: str, seed: int) -> None:
     for what, side, want in (("returned", pair.initiator, before), ("left", pair.target, after)):
         if side.load() != want:
             raise Wrong(f"the value {what} is {side.load():#x}, not {want:#x}")
-    count(pair, op)
+    count(pair, op, 8)
     pair.check_counters()
 
 
@@ -129,7 +129,7 @@ def increments(pair: Pair, number: int) -> None:
         pair.initiator.post(posts)
         for n in batch:
             completion(pair.initiator, "initiator", wr_id=n, opcode=4)
-            count(pair, "ATOMIC_FETCH_AND_ADD")
+            count(pair, "ATOMIC_FETCH_AND_ADD", 8)
     seen = [pair.initiator.load(8 + 8 * n) for n in range(number)]
     if seen != list(range(number)) or pair.target.load() != number:
         raise Wrong(f"{number} increments left {pair.target.load()}, and returned {seen}")
@@ -171,7 +171,7 @@ def burst(pair: Pair, seed: int, number: int = 24) -> None:
         elif (pair.initiator.load(offset), pair.target.load(offset)) != (values[0], values[2]):
             returned, left = pair.initiator.load(offset), pair.target.load(offset)
             raise Wrong(f"{op} {n} returned {returned:#x}, not {values[0]:#x}; it left {left:#x}, not {values[2]:#x}")
-        count(pair, op)
+        count(pair, op, length)
     pair.check_idle()
     pair.check_counters()
 
@@ -193,7 +193,7 @@ def late_receive(pair: Pair, op: str, length: int) -> None:
         completion(pair.initiator, "initiator", wr_id=n, opcode=OPS[op][2])
         receive(pair, op, length, n, n)
         compare(pair.target, 100 + n, length, n * 8192)
-        count(pair, op)
+        count(pair, op, length)
     pair.check_counters()
 
 
@@ -246,15 +246,15 @@ def fails(pair: Pair, post: "dict[str, Any]", statuses: "tuple[int, ...]", at_ta
     follow = [request(pair, "RDMA_WRITE", 16, wr_id=1000 + n) for n in range(2)]
     pair.initiator.post([{**post, "wr_id": 999}, *follow])
     completion(pair.initiator, "initiator", statuses, wr_id=999)
-    pair.initiator.expect(OPS[post["op"]][0], 0, 1)
+    pair.initiator.failed(*OPS[post["op"]][0])
     for later in follow:
         completion(pair.initiator, "initiator", (WR_FLUSH_ERR,), wr_id=later["wr_id"])
-        pair.initiator.expect(("RDMA_WRITE",), 0, 1)
+        pair.initiator.failed("RDMA_WRITE")
     if pair.initiator.state() != QPS_ERR:
         raise Wrong(f"the initiator's QP is in state {pair.initiator.state()}, not ERR")
     if at_target:
         completion(pair.target, "target", at_target)
-        pair.target.expect(("RECV",), 0, 1)
+        pair.target.failed("RECV")
     else:
         compare(pair.target, None, 8192)
     pair.check_idle()

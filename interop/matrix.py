@@ -2,26 +2,35 @@
 """The interoperability matrix: softverbs on the host against Linux Soft-RoCE in a virtual machine.
 
 Runs on the host, inside the namespace that the machine is attached to (see run.sh). Starts one peer.py on each side,
-takes them through every case in both directions over IPv4 and IPv6, prints a table and writes each case to a TSV file.
-Exit status 1 if anything failed.
+takes them through every case in both directions over IPv4 and IPv6, captures what goes over the wire and checks that,
+prints a table and writes each case to a TSV file. Exit status 1 if anything failed.
 """
 
 import argparse
+import contextlib
 import functools
 import pathlib
 import shlex
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import cases
 import pingpong
-from remote import ALL_RIGHTS, FAMILIES, Pair, Remote, Report
+import wire
+from remote import ALL_RIGHTS, FAMILIES, Pair, Remote, Report, Wrong
 
 HERE = pathlib.Path(__file__).resolve().parent
 MTUS = (1024, 4096)
 SECTIONS = ("plain", "burst", "rnr", "errors", "loss", "pingpong")
+DROPS = ("short", "version", "opcode", "transport", "pkey", "malformed", "icrc", "source")  # never of a good peer's
+VERSIONS = (  # of the machine's side
+    'echo "vm:   Linux $(uname -r), rdma-core $(dpkg-query -W -f "\\${Version}" ibverbs-utils)";'
+    " ibv_devinfo -d rxe0 | awk '/active_mtu/ {print \"      rxe0 with active MTU\", $2}'"
+)
 Step = tuple[str, Callable[[Pair], None]]
 
 
@@ -84,7 +93,10 @@ class Matrix:
                         self.run(group, functools.partial(open_pair, mtu=mtu), steps)
 
     def burst(self, prefix: str = "", seeds: int = 4) -> None:
-        """24 mixed requests at once, half of them unsignaled; many atomics on one word."""
+        """24 mixed requests at once, half of them unsignaled; many atomics on one word.
+
+        With the larger path MTU our counters count bytes, and not work requests.
+        """
         for words, open_pair, _ in self.directions():
             for mtu in MTUS:
                 group = f"{prefix}{words}  {mtu}"
@@ -92,8 +104,10 @@ class Matrix:
                     (f"burst, seed {seed}", functools.partial(cases.burst, seed=seed)) for seed in range(seeds)
                 ]
                 steps.append(("64 increments", functools.partial(cases.increments, number=64)))
-                with self.report.group(group, f"{seeds} bursts of 24 mixed requests, 64 increments of one word"):
-                    self.run(group, functools.partial(open_pair, mtu=mtu, signal_all=0), steps)
+                counters = "BYTES" if mtu == max(MTUS) else "WRS"
+                words_2 = f"{seeds} bursts of 24 mixed requests, 64 increments of one word; {counters}"
+                with self.report.group(group, words_2):
+                    self.run(group, functools.partial(open_pair, mtu=mtu, signal_all=0, counters=counters), steps)
 
     def rnr(self) -> None:
         """Receives that come late, or never."""
@@ -139,11 +153,63 @@ class Matrix:
             device, sent, dropped = line.split()
             way = {"eth0": "from the VM", "rv0": "to the VM"}[device]
             share = 100 * int(dropped) / (int(sent) + int(dropped))
-            print(f"netem {way}: {dropped} packets dropped, {sent} passed ({share:.1f}%)")
+            print(f"      netem {way}: {dropped} packets dropped, {sent} passed ({share:.1f}%)")
             with self.report.case(label, f"netem dropped packets {way}"):
                 if not self.percent / 2 < share < self.percent * 2:
-                    raise ValueError(f"{share:.1f}% is not about {self.percent:g}%")
+                    raise Wrong(f"{share:.1f}% is not about {self.percent:g}%")
         self.guest_loss("off")
+
+
+class Wire:
+    """Captures a section, and checks every frame in it."""
+
+    def __init__(self, report: Report, device: str, ours: "list[str]", keep: pathlib.Path) -> None:
+        """
+        :param device: the interface towards the machine
+        :param ours: our addresses
+        :param keep: folder that captures with something wrong are moved to
+        """
+        self.report, self.device, self.ours, self.keep = report, device, ours, keep
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="interop-wire."))
+
+    @contextlib.contextmanager
+    def watch(self, section: str) -> "Iterator[None]":
+        """Captures what happens in it."""
+        path = self.folder / f"{section}.pcap"
+        failed = self.report.failed
+        try:
+            with self.report.case("wire", "tcpdump captures all frames"), wire.capture(self.device, str(path)):
+                yield
+            with self.report.group("wire", "ICRCs, identifications, tshark"):
+                self.check(section, str(path))
+        finally:
+            if self.report.failed != failed and path.exists():
+                kept = self.keep / f"interop-{section}.pcap"
+                shutil.move(path, kept)
+                print(f"      the capture is kept: {kept}")
+            path.unlink(missing_ok=True)
+
+    def check(self, section: str, path: str) -> None:
+        """ICRCs, identifications, and tshark."""
+        findings = None
+        with self.report.case("wire", "the headers' lengths fit"):
+            findings = wire.Findings(path, self.ours)
+        if findings is None:
+            return
+        print(f"      {findings}")
+        for side, words in (("ours", "ours"), ("theirs", "rxe's")):
+            with self.report.case("wire", f"each ICRC of {words} is right"):
+                findings.check_icrc(side)
+        with self.report.case("wire", "ours: DF is set, IPv4's identification counts 0, 1, 2, ... in each burst"):
+            findings.check_bursts()
+            if section in ("plain", "burst", "loss") and not findings.bursts:
+                raise Wrong("no burst at all: nothing was segmented by the kernel")
+        with self.report.case("wire", "ours: tshark finds nothing malformed, and no bad checksum of IP or UDP"):
+            wire.tshark(path, self.ours, findings.opcodes)
+
+    def close(self) -> None:
+        """Removes what is left."""
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def refusals() -> "Iterator[tuple[str, str, int, dict[str, Any], dict[str, Any]]]":
@@ -178,6 +244,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--sections", default=",".join(SECTIONS), help="default: %(default)s")
     parser.add_argument("--loss", type=float, default=5, help="percent, in the section loss (default: %(default)g)")
     parser.add_argument("--table", default="interop.tsv", help="where each case is written to")
+    parser.add_argument("--capture", metavar="DEVICE", help="interface whose frames are captured and checked")
     parser.add_argument("--softverbs", default=f"{sys.executable} -m softverbs", help="for the section pingpong")
     options = parser.parse_args()
     options.sections = options.sections.split(",")
@@ -188,29 +255,70 @@ def arguments() -> argparse.Namespace:
     return options
 
 
+def check_drops(host: Remote) -> None:
+    """Wrong if softverbs threw frames away that a good peer does not send, or that were not for it."""
+    stats = host.call("stats")
+    found = {name: stats[f"dropped_{name}"] for name in DROPS if stats.get(f"dropped_{name}")}
+    if found:
+        raise Wrong(f"{host.name} dropped frames: {found}")
+
+
+def check_kernel_log(shell: "list[str]") -> None:
+    """Wrong if rxe complained about an ICRC of ours."""
+    log = subprocess.run([*shell, "dmesg"], check=True, capture_output=True, text=True).stdout
+    complaints = [line for line in log.splitlines() if "ICRC" in line]
+    if complaints:
+        raise Wrong(f"{len(complaints)} lines in the machine's kernel log, such as: {complaints[0]}")
+
+
+def run_sections(options: argparse.Namespace, report: Report, watch: "Callable[[str], Any]") -> None:
+    """All sections asked for but the last."""
+    run_in_vm, *which = options.vm
+    command = [run_in_vm, "-t", "100000", "-i", *which, "python3", "/host/peer.py", "pyverbs", "rxe0"]
+    vm = Remote("vm", command, options.vm_addresses)
+    host = Remote("host", shlex.split(options.host), options.host_addresses)
+    for remote in (host, vm):
+        about = remote.about
+        counters = "has" if about["counters"] else "no"
+        print(f"{remote.name + ':':<5} {about['package']}, Python {about['python']}, {counters} completion counters")
+    matrix = Matrix(host, vm, options.vm, report, options.loss)
+    for section in SECTIONS[:-1]:
+        if section in options.sections:
+            with report.section(section), watch(section):
+                getattr(matrix, section)()
+                with report.case("host", "no frame was dropped for its form, its ICRC or its source"):
+                    check_drops(host)
+    host.stop()
+    vm.stop()
+
+
 def main() -> int:
     """Runs the sections; the exit status."""
     options = arguments()
-    run_in_vm, *which = options.vm
     report = Report(options.table)
-    if set(options.sections) != {"pingpong"}:
-        command = [run_in_vm, "-t", "100000", "-i", *which, "python3", "/host/peer.py", "pyverbs", "rxe0"]
-        vm = Remote("vm", command, options.vm_addresses)
-        host = Remote("host", shlex.split(options.host), options.host_addresses)
-        for remote in (host, vm):
-            about = remote.about
-            counters = "has" if about["counters"] else "no"
-            print(f"{remote.name}: {about['package']}, Python {about['python']}, {counters} completion counters")
-        matrix = Matrix(host, vm, options.vm, report, options.loss)
-        for section in SECTIONS[:-1]:
-            if section in options.sections:
-                getattr(matrix, section)()
-        host.stop()
-        vm.stop()
-    if "pingpong" in options.sections:
-        ours = shlex.split(options.softverbs)
-        pingpong.run(report, options.vm, ours, options.host_addresses.split(","), options.vm_addresses.split(","))
-    print(f"\n{report.passed} passed, {report.failed} failed; each case is in {options.table}")
+    print(
+        subprocess.run([*options.vm, "sh", "-c", VERSIONS], check=True, capture_output=True, text=True).stdout, end=""
+    )
+    watcher = None
+    watch: "Callable[[str], Any]" = contextlib.nullcontext
+    ours = options.host_addresses.split(",")
+    if options.capture:
+        watcher = Wire(report, options.capture, ours, pathlib.Path(options.table).resolve().parent)
+        watch = watcher.watch
+    try:
+        if set(options.sections) != {"pingpong"}:
+            run_sections(options, report, watch)
+        if "pingpong" in options.sections:
+            with report.section("pingpong"), watch("pingpong"):
+                pingpong.run(report, options.vm, shlex.split(options.softverbs), ours, options.vm_addresses.split(","))
+        with report.section("kernel"), report.case("vm", "the kernel's log has no word of a bad ICRC"):
+            check_kernel_log(options.vm)
+    finally:
+        if watcher is not None:
+            watcher.close()
+    print(
+        f"\n{report.summary()}\n\ninterop: {'FAILED' if report.failed else 'passed'}; each case is in {options.table}"
+    )
     return 1 if report.failed else 0
 
 

@@ -67,7 +67,8 @@ class End:
         self.counters: "dict[str, Any]" = {}
         if verbs.counters is not None:
             for name in OPERATIONS:
-                counter = verbs.counters.CompCntr(context, verbs.counters.CompCntrInitAttr())
+                kind = verbs.flag("COMP_CNTR_TYPE_" + options["counters"])
+                counter = verbs.counters.CompCntr(context, verbs.counters.CompCntrInitAttr(cntr_type=kind))
                 bit = verbs.flag("QP_ATTACH_COMP_CNTR_OP_" + name)
                 self.qp.attach_comp_cntr(counter, verbs.qp.QPAttachCompCntrAttr(op_mask=bit))
                 self.counters[name] = counter
@@ -228,6 +229,10 @@ class Peer:
     def count(self, end: int) -> "dict[str, list[int]]":
         """Completions and errors of each operation's counter; empty where the package has no counters."""
         return {name: [counter.read(), counter.read_err()] for name, counter in self.ends[end].counters.items()}
+
+    def stats(self) -> "dict[str, int]":
+        """The device's statistics; empty where the package has none."""
+        return dict(getattr(self.context, "stats", dict)())
 
     def state(self, end: int) -> int:
         """The queue pair's state, as the device says (enum ibv_qp_state)."""

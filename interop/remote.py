@@ -17,7 +17,7 @@ FAMILIES = ("IPv4", "IPv6")
 ALL_RIGHTS = ["REMOTE_WRITE", "REMOTE_READ", "REMOTE_ATOMIC"]
 DEFAULTS: "dict[str, Any]" = {
     "size": 1 << 20, "mtu": 1024, "rd_atomic": 4, "min_rnr_timer": 12, "timeout": 14, "retry_cnt": 7, "rnr_retry": 7,
-    "signal_all": 1, "rights": ALL_RIGHTS, "qp_rights": ALL_RIGHTS,
+    "signal_all": 1, "rights": ALL_RIGHTS, "qp_rights": ALL_RIGHTS, "counters": "WRS",
 }  # fmt: skip
 PATIENCE = 60.0  # seconds that any one step may take; emulation is slow
 
@@ -90,7 +90,8 @@ class Side:
 
     def __init__(self, remote: Remote, family: str, psn: int, options: "dict[str, Any]") -> None:
         self.remote = remote
-        self.about = remote.call("open", gid_index=remote.gid_index[family], psn=psn, **{**DEFAULTS, **options})
+        self.options = {**DEFAULTS, **options}
+        self.about = remote.call("open", gid_index=remote.gid_index[family], psn=psn, **self.options)
         self.end = self.about["end"]
         self.counted: "dict[str, list[int]]" = {}  # what the counters must say
 
@@ -99,12 +100,15 @@ class Side:
             do, end=self.end, **dict(zip(ORDERS[do], values, strict=False)), **named
         )
 
-    def expect(self, operations: "tuple[str, ...]", completions: int = 1, errors: int = 0) -> None:
-        """From now on the counters of ``operations`` are to be higher by so much."""
+    def succeeded(self, operations: "tuple[str, ...]", length: int) -> None:
+        """From now on the counters of ``operations`` are to be higher by one success, or by its bytes."""
         for name in operations:
-            entry = self.counted.setdefault(name, [0, 0])
-            entry[0] += completions
-            entry[1] += errors
+            self.counted.setdefault(name, [0, 0])[0] += length if self.options["counters"] == "BYTES" else 1
+
+    def failed(self, *operations: str) -> None:
+        """From now on the counters of ``operations`` are to have one more error."""
+        for name in operations:
+            self.counted.setdefault(name, [0, 0])[1] += 1
 
     def check_counters(self, role: str) -> None:
         """Every counter has exactly the expected values, where there are counters."""
@@ -162,11 +166,33 @@ class Pair:
 
 
 class Report:
-    """The table: one record a case, one printed line a group of cases."""
+    """The table: one record a case, one printed line a group of cases, and a summary of the sections."""
 
     def __init__(self, path: str) -> None:
         self.file = open(path, "w")  # noqa: SIM115 - stays open
         self.passed = self.failed = 0
+        self.name = ""  # of the section
+        self.sections: "dict[str, tuple[int, int, float]]" = {}  # passed, failed, seconds
+
+    @contextlib.contextmanager
+    def section(self, name: str) -> Iterator[None]:
+        """Names the cases in it, and adds them up."""
+        passed, failed, started = self.passed, self.failed, time.monotonic()
+        self.name = name
+        try:
+            yield
+        finally:
+            good, bad = self.passed - passed, self.failed - failed
+            self.sections[name] = good, bad, time.monotonic() - started
+
+    def summary(self) -> str:
+        """The sections, one a line, and a last line on all."""
+        lines = [f"{'section':<10} {'passed':>7} {'failed':>7} {'seconds':>8}"]
+        for name, (good, bad, seconds) in self.sections.items():
+            lines.append(f"{name:<10} {good:7} {bad:7} {seconds:8.1f}")
+        seconds = sum(entry[2] for entry in self.sections.values())
+        lines.append(f"{'all':<10} {self.passed:7} {self.failed:7} {seconds:8.1f}")
+        return "\n".join(lines)
 
     @contextlib.contextmanager
     def case(self, group: str, what: str) -> Iterator[None]:
@@ -177,7 +203,7 @@ class Report:
             yield
         except (Wrong, Refused, ValueError) as error:
             problem = str(error) or type(error).__name__
-        self.file.write(f"{group}\t{what}\t{problem or 'ok'}\t{time.monotonic() - started:.3f}\n")
+        self.file.write(f"{self.name}\t{group}\t{what}\t{problem or 'ok'}\t{time.monotonic() - started:.3f}\n")
         self.file.flush()
         if problem:
             self.failed += 1
@@ -192,4 +218,4 @@ class Report:
         yield
         good, bad = self.passed - passed, self.failed - failed
         result = f"{bad} FAILED, {good} ok" if bad else f"{good} ok"
-        print(f"{name:<28} {what:<72} {time.monotonic() - started:6.1f} s  {result}", flush=True)
+        print(f"{name:<32} {what:<76} {time.monotonic() - started:6.1f} s  {result}", flush=True)

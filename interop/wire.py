@@ -146,7 +146,9 @@ class Findings:
         if not self.frames[side]:
             raise Wrong(f"no frame of {side} was captured")
         if self.bad[side]:
-            raise Wrong(f"{len(self.bad[side])} of {self.frames[side]} have a wrong ICRC: {', '.join(self.bad[side][:5])}")
+            raise Wrong(
+                f"{len(self.bad[side])} of {self.frames[side]} have a wrong ICRC: {', '.join(self.bad[side][:5])}"
+            )
 
     def check_bursts(self) -> None:
         """Wrong unless IPv4's identifications are 0, 1, 2, ... in each burst."""

@@ -465,6 +465,17 @@ def test_over_real_sockets_the_sum_is_never_behind_the_completions(build: Any) -
     assert counter.read_pair() == arrived.read_pair() == (300, 0)
 
 
+@pytest.mark.parametrize("read", ["read", "read_pair"])
+def test_whoever_only_reads_a_counter_drives_the_device(build: Any, read: str) -> None:
+    """No poll, no wait, no thread: a loop that looks at the counter gets there."""
+    world = build("loopback")
+    first, second = world.a.qp(), world.b.qp()
+    counter = world.b.count(second, REMOTE_WRITE)
+    world.connect(first, second)
+    first.post_send(world.a.wr(e.IBV_WR_RDMA_WRITE, length=5000))
+    assert any(getattr(counter, read)() in (1, (1, 0)) for _ in range(100))
+
+
 @pytest.mark.row("1: CQ overrun")
 @pytest.mark.parametrize("mode", ["standard", "rxe", "ignored"])
 def test_operations_count_though_their_completions_have_no_room(build: Any, mode: str) -> None:

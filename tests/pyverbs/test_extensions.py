@@ -123,6 +123,25 @@ def test_an_error_ends_a_wait_at_once_and_success_alone_is_not_waited_for(counte
 
 
 @pytest.mark.row("1+: wait")
+@pytest.mark.parametrize("look", ["read_err", "read_pair", "set_err", "wait"])
+def test_an_error_that_the_application_knows_of_ends_no_wait(build: Any, look: str) -> None:
+    """It has to be a new one: whoever has seen an error may go on waiting for what succeeds."""
+    counter = build().a.counter()
+    counter.inc_err(1)
+    if look == "wait":
+        refused(errno.EIO, counter.wait, 5, 1)
+    elif look == "set_err":
+        counter.set_err(1)
+    else:
+        getattr(counter, look)()
+    refused(errno.ETIMEDOUT, counter.wait, 5, 1)
+    assert counter.read() == 0
+    counter.inc_err(1)
+    assert counter.read() == 0, "the completion count tells nothing of errors"
+    refused(errno.EIO, counter.wait, 5, 1)
+
+
+@pytest.mark.row("1+: wait")
 def test_a_peer_that_is_gone_ends_a_wait_when_the_retries_are_used_up(build: Any) -> None:
     world = build(wire=True)
     counted = Counted(world, timeout=10, retry_cnt=2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 import threading
@@ -173,11 +174,18 @@ def patience(
         signal.signal(signal.SIGALRM, before)
 
 
+def readable(sock: socket.socket) -> bool:
+    """Whether something, or the end, can be read at once, whatever the socket's time-out is."""
+    if sock.fileno() < 0:
+        return True
+    poller = select.poll()
+    poller.register(sock, select.POLLIN)
+    return bool(poller.poll(0))
+
+
 def has_gone(peer: socket.socket) -> bool:
     """Whether the other end of a connection has closed it, and left nothing to read."""
     try:
-        return not peer.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-    except BlockingIOError:
-        return False
+        return readable(peer) and not peer.recv(1, socket.MSG_PEEK)
     except OSError:
         return True

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
-from softverbs.cli.common import Fault
+from softverbs.cli.common import Fault, readable
 from softverbs.pyverbs.pyverbs_error import PyverbsError
 
 DONE = b"done\0"
@@ -136,15 +136,7 @@ class Line:
 
     def waits(self) -> bool:
         """Whether a line, or the end, can be read at once."""
-        if b"\n" in self._rest:
-            return True
-        try:
-            self.sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return False
-        except OSError:
-            pass
-        return True
+        return b"\n" in self._rest or readable(self.sock)
 
     def linger(self, seconds: float) -> bool:
         """Waits for the peer to close the connection; whether it did."""
