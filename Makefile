@@ -56,8 +56,8 @@ bench:
 	.venv/bench/bin/python -m bench $(ARGS)
 
 interop:
-	@$(venv) compiled
-	PYTHON=$(CURDIR)/.venv/compiled/bin/python interop/run.sh $(ARGS)
+	@$(venv) interop
+	PYTHON=$(CURDIR)/.venv/interop/bin/python interop/run.sh $(ARGS)
 
 clean:
 	rm -rf .venv .cache build dist htmlcov .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

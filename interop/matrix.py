@@ -191,12 +191,10 @@ class Wire:
 
     def check(self, section: str, path: str) -> None:
         """ICRCs, identifications, and tshark."""
-        findings = None
-        with self.report.case("wire", "the headers' lengths fit"):
-            findings = wire.Findings(path, self.ours)
-        if findings is None:
-            return
+        findings = wire.Findings(path, self.ours)
         print(f"      {findings}")
+        with self.report.case("wire", "the headers' lengths fit"):
+            findings.check_lengths()
         for side, words in (("ours", "ours"), ("theirs", "rxe's")):
             with self.report.case("wire", f"each ICRC of {words} is right"):
                 findings.check_icrc(side)

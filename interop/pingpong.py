@@ -14,7 +14,9 @@ RUNS: "tuple[tuple[str, list[str], list[str]], ...]" = (  # name, arguments of b
     ("mtu 1024, 1 byte", ["-m", "1024", "-s", "1", "-n", "100"], []),
     ("mtu 4096, 5001 bytes", ["-m", "4096", "-s", "5001", "-n", "100"], []),
     ("mtu 4096, 65536 bytes, -e", ["-m", "4096", "-s", "65536", "-n", "20"], ["-e"]),
+    ("mtu 1024, 1000000 bytes", ["-m", "1024", "-s", "1000000", "-n", "5"], []),
 )
+DEFAULTS = "by default 1000 times 4096 bytes, ours without options"
 
 
 def listening(shell: "list[str]") -> None:
@@ -80,6 +82,7 @@ def run(report: Report, shell: "list[str]", softverbs: "list[str]", host: "list[
     :param vm: the machine's
     """
     environment = {**os.environ, "SOFTVERBS_ADDRESS": ",".join(host)}
+    bare = {name: value for name, value in os.environ.items() if name != "SOFTVERBS_ADDRESS"}
     guarded = [*shell[:1], "-t", str(WAIT), *shell[1:]]
     for index, family in enumerate(FAMILIES):
         for name, both, only in RUNS:
@@ -91,3 +94,11 @@ def run(report: Report, shell: "list[str]", softverbs: "list[str]", host: "list[
                 with report.case(f"pingpong {family}", f"softverbs is the client, {name}"):
                     # its server listens on IPv4 only, whatever the device's address is
                     once(theirs, [*mine, vm[0]], shell, ("ibv_rc_pingpong", "softverbs"), environment)
+        with report.group(f"pingpong  {family}", DEFAULTS):
+            theirs = [*guarded, "ibv_rc_pingpong", "-d", "rxe0", "-g", str(index + 1), "-c"]
+            mine = [*softverbs, "pingpong"]
+            with report.case(f"pingpong {family}", "softverbs is the server, defaults"):
+                once(mine, [*theirs, host[index]], [], ("softverbs", "ibv_rc_pingpong"), bare)
+            if family == "IPv4":  # the client's device takes its address from the connection to the server
+                with report.case(f"pingpong {family}", "softverbs is the client, defaults"):
+                    once(theirs, [*mine, vm[0]], shell, ("ibv_rc_pingpong", "softverbs"), bare)

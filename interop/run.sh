@@ -4,9 +4,9 @@
 # Softverbs on this machine against Linux Soft-RoCE in a virtual machine: boots the machine, runs matrix.py, ends the machine.
 # CACHE keeps the machine's image (default: .cache/rxe-vm in the repository, which git ignores); making it takes two minutes, once.
 # Needs root (a network namespace of its own, tap devices), Debian with apt, and the folder rxe-vm with the scripts that build
-# and boot the machine. Environment:
+# and boot the machine, and that install tcpdump and tshark. A capture with something wrong in it is kept in CACHE. Environment:
 #   RXE_VM   that folder                                  (default: ../shared/rxe-vm beside the repository)
-#   PYTHON   an interpreter that can import softverbs     (default: python3)
+#   PYTHON   an interpreter that can import softverbs     (default: python3); its core should be compiled
 # Exit status: 0 all as it should be, 1 a case failed, 2 cannot run here.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -16,7 +16,7 @@ PYTHON=${PYTHON:-python3}
 cannot() { echo "interop: $*" >&2; exit 2; }
 
 case ${1:-} in
--h | --help) sed -n '2,11p' "$0"; exit 0 ;;
+-h | --help) sed -n '2,12p' "$0"; exit 0 ;;
 -* | "") cache=$repo/.cache/rxe-vm ;;
 *) cache=$1; shift ;;
 esac
@@ -24,13 +24,19 @@ esac
 [ -x "$RXE_VM/start.sh" ] || cannot "no scripts for the virtual machine in $RXE_VM (variable RXE_VM names their folder)"
 RXE_VM=$(cd "$RXE_VM" && pwd)
 PYTHON=$(command -v "$PYTHON") || cannot "no interpreter $PYTHON"
-"$PYTHON" -c "import softverbs.pyverbs" || cannot "$PYTHON cannot import softverbs (variable PYTHON names another interpreter)"
+ours=$("$PYTHON" -c "import softverbs, softverbs.pyverbs.qp; print(softverbs.__version__ + ',', softverbs.core_build, 'core')") ||
+  cannot "$PYTHON cannot import softverbs (variable PYTHON names another interpreter)"
 
 mkdir -p "$cache"
-[ -e "$cache/root.img" ] || "$RXE_VM/build.sh" "$cache" || cannot "the virtual machine cannot be built"
+missing=
+for tool in qemu-system-x86_64 tcpdump tshark ip; do command -v "$tool" >/dev/null || missing="$missing $tool"; done
+if [ ! -e "$cache/root.img" ] || [ -n "$missing" ]; then
+  "$RXE_VM/build.sh" "$cache" || cannot "the virtual machine cannot be built"
+fi
+for tool in $missing; do command -v "$tool" >/dev/null || cannot "needs $tool"; done
 
 RXEVM_RUN=$(mktemp -d /tmp/interop.XXXXXX)
-RXEVM_NS=softverbs-interop
+RXEVM_NS=softverbs-interop-$$
 export RXEVM_RUN RXEVM_NS
 trap '"$RXE_VM/stop.sh"; rm -rf "$RXEVM_RUN"' EXIT
 trap 'exit 1' INT TERM
@@ -38,4 +44,5 @@ trap 'exit 1' INT TERM
 cp "$here/peer.py" "$here/guest-loss.sh" "$RXEVM_RUN/share/"
 
 export SOFTVERBS_ADDRESS=10.77.0.1,fd77::1 PYTHONDONTWRITEBYTECODE=1
-ip netns exec "$RXEVM_NS" "$PYTHON" "$here/matrix.py" --vm "$RXE_VM/run-in-vm -n 1" --table "$cache/interop.tsv" "$@"
+echo "host: Linux $(uname -r), softverbs $ours, $(tshark --version 2>/dev/null | head -1), $(tcpdump --version 2>&1 | head -1)"
+ip netns exec "$RXEVM_NS" "$PYTHON" "$here/matrix.py" --vm "$RXE_VM/run-in-vm -n 1" --table "$cache/interop.tsv" --capture tap1 "$@"

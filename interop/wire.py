@@ -104,33 +104,35 @@ class Findings:
         self.opcodes: "Counter[int]" = Counter()  # of our frames
         self.unlike: "list[str]" = []  # frames of ours that are fragments, or whose identification does not count
         self.bursts: "Counter[int]" = Counter()  # frames in an IPv4 burst of ours: how many such bursts
-        before: "Optional[Frame]" = None
-        for frame in frames(path):
-            side = "ours" if frame.source in ours else "theirs"
-            self.frames[side] += 1
-            if not frame.right:
-                self.bad[side].append(frame.what)
-            if side == "ours":
-                self.opcodes[frame.transport[0]] += 1
-                if frame.identification is not None:
-                    self._count(before, frame)
-                    before = frame
-        if before is not None:
-            self._ends(before)
+        self.unfit = ""  # what could not be taken apart
+        self.before: "Optional[Frame]" = None  # our last frame of IPv4
+        try:
+            for frame in frames(path):
+                self._add(frame, "ours" if frame.source in ours else "theirs")
+        except Wrong as error:
+            self.unfit = str(error)
+        self._ends()
 
-    def _ends(self, last: Frame) -> None:
-        assert last.identification is not None
-        if last.identification:
-            self.bursts[last.identification + 1] += 1
+    def _add(self, frame: Frame, side: str) -> None:
+        self.frames[side] += 1
+        if not frame.right:
+            self.bad[side].append(frame.what)
+        if side == "ours":
+            self.opcodes[frame.transport[0]] += 1
+            if frame.identification is not None:
+                self._count(self.before, frame)
+                self.before = frame
+
+    def _ends(self) -> None:
+        if self.before is not None and self.before.identification:
+            self.bursts[self.before.identification + 1] += 1
 
     def _count(self, before: "Optional[Frame]", frame: Frame) -> None:
         """One more frame of IPv4: the first of a burst has identification 0, and each one more than the one before."""
         if frame.fragment != DONT_FRAGMENT:
             self.unlike.append(f"{frame.what} has flags and fragment offset {frame.fragment:#06x}")
         if frame.identification == 0:
-            if before is not None:
-                self._ends(before)
-            return
+            return self._ends()
         follows = (
             before is not None
             and before.identification is not None
@@ -140,6 +142,11 @@ class Findings:
         )
         if not follows:
             self.unlike.append(f"{frame.what} has identification {frame.identification}, and does not go on a burst")
+
+    def check_lengths(self) -> None:
+        """Wrong if a frame could not be taken apart."""
+        if self.unfit:
+            raise Wrong(self.unfit)
 
     def check_icrc(self, side: str) -> None:
         """Wrong unless there are frames and each has the right ICRC."""

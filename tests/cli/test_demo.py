@@ -31,7 +31,7 @@ def test_it_passes() -> None:
     assert done.out.endswith("All as it should be: 23 checks\n")
 
 
-@pytest.mark.parametrize("writes", [1, 2, 33, 300])
+@pytest.mark.parametrize("writes", [1, 33])
 def test_any_number_of_writes(writes: int) -> None:
     assert run("demo", "-n", str(writes)).code == 0
 
@@ -81,7 +81,6 @@ def test_time_limit() -> None:
     [
         ("counter_ops=0x10", "receiver: Failed to attach comp cntr"),
         ("counter_max_value=7", "wait for comp_cntr"),
-        ("explain=never", "NOT SO: the reason names the wrong key"),
     ],
 )
 def test_what_is_off_is_noticed(options: str, words: str) -> None:

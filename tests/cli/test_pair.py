@@ -28,7 +28,8 @@ def test_a_bug_in_a_side() -> None:
         run(sides.raises, sides.listens, 7)
 
 
-def test_a_side_that_dies() -> None:
+def test_a_side_that_dies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pair, "_GRACE_S", 0.5)
     with pytest.raises(Fault, match=r"^second: ended without a word$"):
         run(sides.hangs, sides.dies)
 
@@ -36,9 +37,9 @@ def test_a_side_that_dies() -> None:
 def test_a_side_that_hangs() -> None:
     start = time.monotonic()
     pids: list[int] = []
+    messages = pair.run({"first": sides.hangs, "second": sides.hangs}, None, 3)
     with pytest.raises(Fault, match="time is over, and not finished: first, second"):
-        for message in pair.run({"first": sides.hangs, "second": sides.hangs}, None, 3):
-            pids.append(message.values["pid"])
+        pids.extend(message.values["pid"] for message in messages)
     assert time.monotonic() - start < 20
     for pid in pids:
         with pytest.raises(ProcessLookupError):

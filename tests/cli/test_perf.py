@@ -209,5 +209,5 @@ def test_wrong_data_are_noticed(test: str) -> None:
         side = Side(context, plan, Way())
         side.prepare(64)
         side.compare(64, 0, client=test != "read")
-        with pytest.raises(Fault, match="not those that were sent|the sum is 0"):
+        with pytest.raises(Fault, match=r"not those that were sent|the sum is 0"):
             side.compare(64, 3, client=test == "read")

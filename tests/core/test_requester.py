@@ -88,6 +88,16 @@ def test_acknowledgements_are_coalesced() -> None:
         assert len(pair.sent(pair.b)) <= 4
 
 
+def test_an_acknowledgement_is_sent_once() -> None:
+    with Pair() as pair:
+        pair.a.post(WR_WRITE, 0, 8, 0)
+        assert pair.a.status() == SUCCESS
+        for end in (pair.b, pair.a, pair.b):
+            end.post(WR_WRITE, 0, 8, 0)
+            assert end.status() == SUCCESS
+        assert [len(pair.sent(end, frames.ACKNOWLEDGE)) for end in (pair.a, pair.b)] == [2, 2]
+
+
 def test_one_acknowledgement_retires_many_in_order() -> None:
     with Pair() as pair:
         pair.rule = dropping(frames.ACKNOWLEDGE, times=1)
@@ -95,6 +105,16 @@ def test_one_acknowledgement_retires_many_in_order() -> None:
             pair.a.post(WR_WRITE, 0, 8, 0, wr_id=number, flags=SIGNALED if number % 2 else 0)
         assert [wc.wr_id for wc in pair.a.wait(5)] == [1, 3, 5, 7, 9]
         assert pair.a.count(WRITE) == (10, 0)
+
+
+def test_nothing_is_on_the_way_when_everything_is_acknowledged() -> None:
+    with Pair(path_mtu=1) as pair:
+        pair.rule = dropping(frames.WRITE_LAST, frames.RESPONSE_MIDDLE, times=2)
+        for opcode, length in ((WR_WRITE, 2000), (WR_READ, 2000), (WR_WRITE, 0), (WR_READ, 0), (WR_FAA, 8)):
+            pair.a.post(opcode, 0x4000, length, 0)
+        assert len(pair.a.wait(5)) == 5
+        requester = pair.a.qp.requester
+        assert (requester.in_flight, requester.reads, requester.una) == (0, 0, requester.top)
 
 
 def test_window_bounds_what_is_on_the_way() -> None:
@@ -685,6 +705,10 @@ def test_moving_to_err_flushes_in_order_and_later_posts_too() -> None:
 
 def test_reset_forgets_and_the_pair_works_again() -> None:
     with Pair() as pair:
+        pair.a.post(WR_WRITE, 0, 8, 0, flags=0)
+        pair.b.post(WR_WRITE, 0, 8, 0)
+        pair.sim.settle()
+        assert pair.b.cq.count() == 1
         pair.rule = silence
         pair.a.post(WR_WRITE, 0, 8, 0)
         pair.sim.run_for(0)
@@ -692,9 +716,9 @@ def test_reset_forgets_and_the_pair_works_again() -> None:
         for end in (pair.a, pair.b):
             move(end.qp, 0)
         pair.sim.settle()
-        assert pair.a.polled() == []
-        assert pair.a.count(WRITE) == (0, 0)
+        assert pair.a.polled() == pair.b.polled() == []
+        assert pair.a.count(WRITE) == pair.b.count(WRITE) == (1, 0)
         pair.connect(sq_psn=77, rq_psn=77)
         pair.a.post(WR_WRITE, 0, 8, 0)
         assert pair.a.status() == SUCCESS
-        assert pair.a.count(WRITE) == (1, 0)
+        assert pair.a.count(WRITE) == (2, 0)

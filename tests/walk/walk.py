@@ -37,7 +37,7 @@ from tests.netsim.pair import (
     WR_WRITE_IMM,
     WRITE,
 )
-from tests.netsim.sim import ALL, ERR, MS, RESET, RTS, SECOND, US, Node, Sim, connect, move
+from tests.netsim.sim import ALL, ERR, MS, RESET, RTS, SECOND, SQD, US, Node, Sim, connect, move
 from tests.walk.model import OP_WORDS, UNTOUCHED, Counts, Flow, Receive, Request, WalkError, check, scatter
 
 CELLS = 64  # bytes of cells for atomics, behind the area for WRITEs
@@ -157,6 +157,7 @@ class End:
         self.used = self.arrival
         self.stopped = False
         self.start = Counts()
+        self.rest = RESET  # the state in which the flows came to rest
 
     # -- counters and memory
 
@@ -488,15 +489,17 @@ class Walk:
     def _epoch(self) -> None:
         """Traffic, perhaps trouble, silence, and every check; then what is broken is connected anew."""
         rng = self.rng
-        kinds = ("lkey", "rkey", "unaligned", "small", "err", "reset")
+        kinds = ("lkey", "rkey", "unaligned", "small", "err", "reset", "sqd")
         trouble = (rng.choice(kinds), rng.choice(self.ends)) if rng.random() < 0.5 else None
-        turns = rng.randint(6, 24)
+        turns = rng.randint(8, 32)
         moment = rng.randrange(turns)
         for turn in range(turns):
             if trouble is not None and turn == moment:
                 self._begin_trouble(*trouble)
             self._turn()
         self._finish()
+        for end in self.ends:
+            end.rest = end.qp.state
         for end in self.ends:
             self._check(end)
         self._check_sums()
@@ -513,9 +516,17 @@ class Walk:
             move(end.qp, ERR)
         elif kind == "reset":
             self._reset(end)
+        elif kind == "sqd":
+            self._drain(end)
         else:
             self.trouble = kind, end
         self.tally[f"trouble {kind}"] += 1
+
+    def _drain(self, end: End) -> None:
+        """Stops new requests for a while."""
+        if end.qp.state == RTS:
+            move(end.qp, SQD)
+            self.sim.after(self.rng.randrange(20 * MS), lambda: move(end.qp, RTS) if end.qp.state == SQD else None)
 
     def _reset(self, end: End) -> None:
         """Resets both ends in the midst of everything: what is not done by now counts nowhere. Then connects them anew.
@@ -528,6 +539,7 @@ class Walk:
         for each in (end, end.peer):
             each.finish_unsignaled()
             each.out.dropped = each.qp.state != ERR
+            each.rest = each.qp.state
             move(each.qp, RESET)
         for each in (end, end.peer):
             self._check(each)
@@ -599,9 +611,9 @@ class Walk:
         """Everything about the flow from this end to its peer, when it has come to rest."""
         flow, peer = end.out, end.peer
         flow.cut = end.stopped or end.into.refused
-        flow.deaf = peer.qp.state != RTS
+        flow.deaf = peer.rest != RTS
         flow.check_statuses()
-        flow.check_receives()
+        flow.check_receives(flushed=peer.rest == ERR)
         flow.check_initiator(end.count())
         flow.check_target(peer.count())
         self._adopt_partial_read(end)
@@ -694,7 +706,7 @@ class Walk:
                 move(end.qp, ERR)
         self._collect()
         for end in (a, b):
-            end.into.check_receives()
+            end.into.check_receives(flushed=end.qp.state == ERR)
             end.into.check_target(end.count())
             move(end.qp, RESET)
         self._restart(a, b)

@@ -53,8 +53,8 @@ class Options:
     debug: bool = False
     #: Who is told in words why a request was refused, beside the NAK: peers on this host, any, none.
     explain: str = "local"
-    #: Bytes on the way to one peer, per queue pair, before an ACK must come back.
-    window: int = 256 * 1024
+    #: Most bytes on the way to one peer, per queue pair, before an ACK must come back.
+    window: int = 1024 * 1024
     max_qp: int = MAX_QP
     max_cq: int = MAX_CQ
     max_cqe: int = MAX_CQE

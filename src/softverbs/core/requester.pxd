@@ -83,6 +83,7 @@ from softverbs.core.rings cimport (
 )
 
 cdef int PACKET_COST
+cdef uint32_t FIRST_WINDOW
 cdef int ACK_EVERY
 cdef int RNR_RETRY_FOREVER
 cdef int ATOMIC_SIZE

@@ -93,6 +93,8 @@ if not cython.compiled:
 
 #: What a packet costs the window beside its payload, bytes: headers, and the kernel's accounting.
 PACKET_COST = 64
+#: Where the window starts, bytes: less than what a socket of an unprivileged process holds.
+FIRST_WINDOW = 196608
 #: An acknowledgement is asked for at least this often, packets.
 ACK_EVERY = 16
 #: Work requests by opcode, for people.
@@ -147,7 +149,7 @@ class Requester:
         self.sq.head = self.sq.tail
         self.offset = 0
         self.in_flight = 0
-        self.window = self.max_window // 2
+        self.window = min(self.max_window, FIRST_WINDOW)
         self.head_acked = 0
         self.unasked = 0
         self.reads = 0
@@ -478,6 +480,7 @@ class Requester:
         """The peer has answered: ``una`` is what is missing next."""
         self.una = una
         self.gap = False
+        self.rnr_until = 0  # the packet that found no receive has arrived after all
         self.last_heard = now
         self.retries_left = self.retry_count
         self.rnr_retries_left = self.rnr_retry_count

@@ -75,6 +75,7 @@ cdef int PACE_START
 cdef int PACE_LEAST
 cdef int PACE_MOST
 cdef int PACE_NAP
+cdef int64_t PACE_BURST
 cdef int PACE_FULL
 
 cdef class Resource:

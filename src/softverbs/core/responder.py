@@ -88,6 +88,7 @@ PACE_START = 4096
 PACE_LEAST = 64
 PACE_MOST = 16384
 PACE_NAP = 20000  # ns
+PACE_BURST = 262144  # bytes at once
 PACE_FULL = 10000000  # ns after which no more tokens gather
 
 
@@ -124,7 +125,7 @@ class Responder:
         self.rq = rq
         self.cq = cq
         self.consumes = consumes
-        self.pace_cap = pace_cap
+        self.pace_cap = min(pace_cap, PACE_BURST)
         self.recv_counter: CompCntr | None = None
         self.remote_write_counter: CompCntr | None = None
         self.remote_read_counter: CompCntr | None = None
