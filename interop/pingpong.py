@@ -8,7 +8,7 @@ import time
 from remote import FAMILIES, Report, Wrong
 
 PORT = 18515
-WAIT = 60  # seconds for one run
+WAIT = 180  # seconds for one run; the machine is emulated
 RUNS: "tuple[tuple[str, list[str], list[str]], ...]" = (  # name, arguments of both sides, arguments of ours only
     ("mtu 1024, 4096 bytes", ["-m", "1024", "-s", "4096", "-n", "100"], []),
     ("mtu 1024, 1 byte", ["-m", "1024", "-s", "1", "-n", "100"], []),

@@ -22,6 +22,7 @@ DONT_FRAGMENT = 0x4000
 PATIENCE = 30  # seconds for tcpdump to begin, and to end
 # Payloads are random bytes: what they may look like is no matter of RoCE's.
 GUESSES = ("smc", "smb_direct", "rpcordma", "nvme-rdma", "lnet", "iser", "infiniband.eoib", "infiniband_sdp", "fcoib")
+GUESSING = "eth_over_ib"  # takes the first two bytes for an Ethernet type
 
 
 class Frame(NamedTuple):
@@ -179,6 +180,7 @@ def tshark(path: str, ours: "list[str]", expected: "Counter[int]") -> None:
     command += [word for field in fields for word in ("-e", field)]
     command += ["-o", "ip.check_checksum:TRUE", "-o", "udp.check_checksum:TRUE"]
     command += [word for guess in GUESSES for word in ("--disable-protocol", guess)]
+    command += ["--disable-heuristic", GUESSING]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode:
         raise Wrong(f"tshark: {result.stderr.strip()[-300:]}")

@@ -4,7 +4,8 @@
     python3 tools/venv.py headers  exit 0 if the core can be compiled here, else say why not and exit 1
 
 Kinds: ``demo`` is what a user gets from ``pip install .``; ``compiled`` and ``pure`` are the two builds that are
-tested; ``bench`` is the compiled build with what the benchmarks need, ``interop`` the compiled build alone. Needs nothing but Python's standard library.
+tested; ``bench`` is the compiled build with what the benchmarks need, ``interop`` the compiled build alone. Needs
+nothing but Python's standard library.
 """
 
 import hashlib

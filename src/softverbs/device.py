@@ -154,8 +154,10 @@ class Device:
                 if self.idle is not None:
                     self.idle(due)
                 elif asleep:
-                    quiet = not poller.poll(_milliseconds(due, now, sleep_ms))
-                    self._awake()
+                    try:
+                        quiet = not poller.poll(_milliseconds(due, now, sleep_ms))
+                    finally:  # a signal may end it with an exception
+                        self._awake()
                     sleep_ms = min(2 * sleep_ms, LONGEST_SLEEP_MS) if quiet else 1
                 elif tired:
                     os.sched_yield()

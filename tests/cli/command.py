@@ -91,8 +91,8 @@ def server(*words: str, env: dict[str, str] | None = None) -> Iterator[tuple[int
         process.communicate()
 
 
-def both(command: str, here: list[str], there: list[str], **env: dict[str, str]) -> tuple[Ended, Ended]:
+def both(command: str, here: list[str], there: list[str], env: dict[str, str] | None = None) -> tuple[Ended, Ended]:
     """Runs a server with ``here`` and a client with ``there``; how both ended."""
-    with server(command, *here, env=env.get("env")) as (port, process):
-        client = run(command, *there, "-p", str(port), "127.0.0.1", env=env.get("env"))
+    with server(command, *here, env=env) as (port, process):
+        client = run(command, *there, "-p", str(port), "127.0.0.1", env=env)
         return finish(process), client

@@ -29,7 +29,7 @@ from tests.netsim.pair import (
     Pair,
     dropping,
 )
-from tests.netsim.sim import ERR, LOCAL_WRITE, MS, REMOTE_READ, RNR_NS, RTS, SECOND, SQD, TIMEOUT_NS, move
+from tests.netsim.sim import ERR, LOCAL_WRITE, MS, REMOTE_READ, RNR_NS, RTS, SECOND, SQD, TIMEOUT_NS, US, move
 
 from softverbs.core.errors import PyverbsRDMAError
 from softverbs.core.limits import Options
@@ -118,21 +118,21 @@ def test_nothing_is_on_the_way_when_everything_is_acknowledged() -> None:
 
 
 def test_window_bounds_what_is_on_the_way() -> None:
-    with Pair(options=Options(window=8192), path_mtu=3) as pair:
+    with Pair(options=Options(window=4 * (1024 + 64)), path_mtu=3) as pair:
         pair.rule = silence
         for _ in range(20):
             pair.a.post(WR_WRITE, 0, 1024, 0)
         pair.sim.run_for(MS)
-        # Half of the window to begin with; a packet costs 64 bytes beside its payload.
+        # A packet costs 64 bytes beside its payload.
         assert len(pair.wire) == 4
         assert frames.bth(pair.wire[-1][1]).ask
         assert pair.a.qp.requester.in_flight == 4 * (1024 + 64)
 
 
 def test_window_grows_with_answers_and_halves_on_loss() -> None:
-    with Pair(options=Options(window=65536), path_mtu=3) as pair:
+    with Pair(options=Options(window=1 << 20), path_mtu=3) as pair:
         start = pair.a.qp.requester.window
-        assert start == 32768
+        assert start == 192 << 10
         for _ in range(8):
             pair.a.post(WR_WRITE, 0, 8, 0)
             assert pair.a.status() == SUCCESS
@@ -387,6 +387,27 @@ def test_rnr_nak_repeated_by_the_network_counts_once() -> None:
         pair.sim.run_for(RNR_NS // 2)
         pair.b.receive(0, 8)
         assert pair.a.status() == SUCCESS
+
+
+@pytest.mark.parametrize("syndrome", [frames.ACK, frames.NAK_SEQUENCE, frames.RNR])
+def test_an_answer_in_the_rnr_wait_that_acknowledges_the_packet(syndrome: int) -> None:
+    """A copy of the packet came after the receive: the ACK, or a NAK of the next packet, ends the wait."""
+    with Pair() as pair:
+        pair.a.post(WR_SEND, 0, 8)
+        pair.a.post(WR_SEND, 0, 4)
+        pair.sim.run_for(0)
+        assert len(rnr_frames(pair)) == 1
+        for number in range(2):
+            pair.b.receive(0, 8, wr_id=number)
+        first = pair.sent(pair.a)[0]
+        pair.rule = dropping(frames.ACKNOWLEDGE)
+        pair.inject(pair.a, first[:-4])
+        following = 0x1000 if syndrome == frames.ACK else 0x1001
+        body = frames.put_bth(frames.ACKNOWLEDGE, pair.a.qp.qp_num, following) + frames.put_aeth(syndrome | 1)
+        pair.inject(pair.b, body if syndrome == frames.RNR else body[:-4] + frames.put_aeth(syndrome))
+        assert [wc.status for wc in pair.a.wait(2)] == [SUCCESS, SUCCESS]
+        assert pair.sim.now == SECOND + (10 * US if syndrome == frames.RNR else 0)
+        assert [wc.byte_len for wc in pair.b.polled()] == [8, 4]
 
 
 def test_rnr_for_ever_survives_losses() -> None:

@@ -42,6 +42,20 @@ def test_poll_takes_the_oldest_first_and_no_more_than_asked_for(world: World) ->
     assert world.a.cq.poll(1) == (0, [])
 
 
+@pytest.mark.parametrize("kind", ["plain", "extended"])
+def test_whoever_only_polls_drives_the_device(build: Any, kind: str) -> None:
+    """No wait, no thread: a loop that polls gets there."""
+    world = build("loopback")
+    cq = extended(world) if kind == "extended" else world.a.cq
+    first = on(world, cq)
+    first.post_send(world.a.wr(e.IBV_WR_RDMA_WRITE, length=5000))
+    if kind == "plain":
+        assert any(cq.poll(1)[0] for _ in range(100))
+    else:
+        assert any(cq.start_poll() == 0 for _ in range(100))
+        cq.end_poll()
+
+
 @pytest.mark.row("2: poll: on error")
 @pytest.mark.parametrize("status", [e.IBV_WC_REM_ACCESS_ERR, FLUSHED])
 def test_invalid_fields_of_an_error_are_poisoned_in_debug_mode(build: Any, status: int) -> None:
@@ -52,6 +66,7 @@ def test_invalid_fields_of_an_error_are_poisoned_in_debug_mode(build: Any, statu
     wc = world.a.poll()[0 if status != FLUSHED else 1]
     assert (wc.status, wc.qp_num) == (status, first.qp_num)
     assert wc.wr_id == (6 if status == FLUSHED else 5)
+    assert 0 < wc.vendor_err < 0x10000, "the device's own number, not what fills the others"
     known = {value for name, value in vars(e).items() if name.startswith("IBV_WC_") and "EX_WITH" not in name}
     assert wc.opcode not in known
     for name in ("byte_len", "imm_data", "src_qp", "wc_flags", "pkey_index", "slid", "sl", "dlid_path_bits"):
@@ -67,6 +82,7 @@ def test_valid_fields_are_right_in_debug_mode_too(build: Any) -> None:
     world.run()
     (sent,), (received,) = world.a.poll(), world.b.poll()
     assert (sent.wr_id, sent.status, sent.opcode, sent.qp_num) == (8, OK, e.IBV_WC_SEND, first.qp_num)
+    assert (sent.vendor_err, received.vendor_err) == (0, 0)
     assert (received.wr_id, received.status, received.opcode) == (9, OK, e.IBV_WC_RECV)
     assert (received.byte_len, received.imm_data, received.qp_num) == (100, 0x01020304, second.qp_num)
     assert received.wc_flags & e.IBV_WC_WITH_IMM

@@ -367,7 +367,7 @@ def test_queries(rig: Any) -> None:
     context = rig.context
     attr = context.query_device()
     assert attr.fw_version
-    assert (attr.max_qp, attr.phys_port_cnt, attr.max_pkeys) == (65536, 1, 1)
+    assert (attr.max_qp, attr.phys_port_cnt, attr.max_pkeys) == (65520, 1, 1)
     extended = context.query_device_ex()
     assert extended.orig_attr.node_guid == attr.node_guid
     assert extended.odp_caps.general_caps == 0

@@ -4,7 +4,6 @@ Order is a promise: the counter moves before the completion queue entry can be s
 """
 
 import errno
-import operator
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -239,8 +238,6 @@ class CompletionQueue:
 
         :raises PyverbsRDMAError: EINVAL on a negative limit, EIO where the device is gone
         """
-        if not cython.compiled:
-            limit = operator.index(limit)  # compiled, the type of the argument sees to this
         port = self.port
         port.lock.acquire()
         try:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 
 from softverbs.core.errors import PyverbsUserError
 
-MAX_QP = 65536
+MAX_QP = 65536 - 16  # a number has 16 bits for the place in the table, whose first 16 are not given away (core/port.py)
 MAX_QP_WR = 32768
 MAX_SGE = 32
 MAX_INLINE_DATA = 1024  # bytes
@@ -70,7 +70,7 @@ class Options:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
                 raise PyverbsUserError(f"option {name}={value!r}: an integer from {low} to {high}")
-        for name in ("purge", "debug"):
+        for name in _FLAGS:
             if not isinstance(getattr(self, name), bool):
                 raise PyverbsUserError(f"option {name}={getattr(self, name)!r}: True or False")
 
@@ -96,18 +96,19 @@ class Options:
 
 
 def _parse_value(name: str, value: str) -> object:
-    if name in _CHOICES:
+    """The value that a text stands for; the text itself where it is none, or where nobody knows the option."""
+    if name in _FLAGS:
+        return _FLAG_WORDS.get(value.lower(), value)
+    if name not in _RANGES:
         return value
-    if value.lower() in ("true", "yes", "on"):
-        return True
-    if value.lower() in ("false", "no", "off"):
-        return False
     try:
         return int(value, 0)
     except ValueError:
         raise PyverbsUserError(f"option {name}={value!r}: not a number") from None
 
 
+_FLAGS = ("purge", "debug")
+_FLAG_WORDS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 _CHOICES = {
     "imm": ("standard", "efa"),
     "cqe_rounding": ("exact", "pow2"),

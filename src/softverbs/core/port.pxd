@@ -21,7 +21,6 @@ cdef int MALFORMED
 cdef int ICRC
 cdef int SOURCE
 cdef int QP_STATE
-cdef uint32_t QP_SLOTS
 cdef uint32_t INDEX_BITS
 cdef int PKEY_BITS
 cdef int MAX_ROUNDS
@@ -89,6 +88,7 @@ cdef class Port(Host):
     cdef QueuePair _drop(self, int cause)
     @cython.locals(pair=QueuePair, last=QueuePair)
     cpdef schedule(self, object qp)
+    cdef void _ring(self) except *
     cpdef raise_event(self, int event_type, object element)
     cpdef report(self, object text)
     cpdef on_overrun(self, object cq)

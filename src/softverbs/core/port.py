@@ -46,7 +46,6 @@ _DROPS = (
 )  # fmt: skip
 
 FIRST_QP = 16  # 0 and 1 are for management (IBA 3.5.1); some room above them
-QP_SLOTS = 65536
 INDEX_BITS = 0xFFFF
 PKEY_BITS = 0x7FFF
 MAX_ROUNDS = 64
@@ -322,6 +321,10 @@ class Port(Host):
             else:
                 last.next_ready = pair
             self.last_ready = pair
+        self._ring()
+
+    def _ring(self) -> None:
+        """Wakes who sleeps: what it sleeps for may have changed."""
         if self.sleepers > 0 and not self.rung:
             self.rung = True
             self.wake()
@@ -354,6 +357,7 @@ class Port(Host):
         if counter not in self.late_counters:
             self.late_counters.append(counter)
         self.counter_due = self.now if self.now > 0 else 1
+        self._ring()
 
     def _publish_counters(self) -> None:
         self.counter_due = 0
@@ -387,10 +391,7 @@ class Port(Host):
         if self.free_qps:
             index = self.free_qps.pop(0)
         else:
-            index = len(self.table)
-            if index >= QP_SLOTS:
-                self.leave("queue pair")
-                raise PyverbsRDMAError(f"all {QP_SLOTS} queue pair numbers are in use", errno.ENOMEM)
+            index = len(self.table)  # of 16 bits, since max_qp is limited
             self.table.append(None)
         self.qp_tag = (self.qp_tag + 1) & 0xFF
         self.table[index] = qp

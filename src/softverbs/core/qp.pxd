@@ -40,7 +40,6 @@ from softverbs.core.memory cimport (
     view,
 )
 from softverbs.core.opcodes cimport (
-    AETH,
     ATOMIC,
     BTH_LENGTH,
     EXPLAIN,

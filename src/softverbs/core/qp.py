@@ -74,7 +74,6 @@ if not cython.compiled:
     from softverbs.core.host import Host
     from softverbs.core.memory import copy, copy_checked, store8, store16, store32, store64, view
     from softverbs.core.opcodes import (
-        AETH,
         ATOMIC,
         BTH_LENGTH,
         EXPLAIN,
@@ -387,8 +386,6 @@ class QueuePair:
         if opcode == EXPLAIN:
             self._on_words(psn, headers, size)
         elif flags & REQUEST:
-            if self.state < QPS_RTR or self.state > QPS_SQD or self.responder.failed:
-                return
             self.responder.on_request(
                 opcode, flags, psn, headers, frame + skip, size, bth_ack_request(frame) != 0, bth_solicited(frame) != 0
             )
@@ -401,7 +398,7 @@ class QueuePair:
                 self.requester.on_read_response(flags, psn, frame + skip, size, now)
             elif flags & ATOMIC:
                 self.requester.on_atomic_acknowledge(psn, frame + skip - 8, now)
-            elif flags & AETH:
+            else:
                 self.requester.on_acknowledge(psn, headers, now)
         self.settle()
         self.port.schedule(self)

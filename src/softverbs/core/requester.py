@@ -439,9 +439,7 @@ class Requester:
         """Takes everything up to ``psn`` as acknowledged, but for READs and atomics whose response is missing."""
         sq = self.sq
         while not self.failed and sq.head < sq.tail and diff(psn, self.una) >= 0:
-            slot = sq.slot(sq.head)
-            if load32(slot + SQ_STATE) != WQE_STARTED:
-                return
+            slot = sq.slot(sq.head)  # it has started, since una is a PSN of it
             opcode = load8(slot + SQ_OPCODE)
             last = load32(slot + SQ_LAST_PSN)
             if opcode == WR_RDMA_READ or is_atomic(opcode):
@@ -460,8 +458,6 @@ class Requester:
     def _credit(self, length: int, packets: int) -> None:
         """Gives back to the window what the packets of the head that are now acknowledged had taken."""
         fresh = packets - self.head_acked
-        if fresh <= 0:
-            return
         mtu = self.connection.mtu
         amount = fresh * PACKET_COST
         payload = length - self.head_acked * mtu
@@ -551,22 +547,17 @@ class Requester:
         self._rewind()
 
     def _rewind(self) -> None:
-        """Puts the cursor on the packet ``una``."""
+        """Puts the cursor on the packet ``una``: it is one of the head's, where the head has started."""
         self.psn = self.una
         self.in_flight = 0
         self.unasked = 0
         self.offset = 0
         self.cursor = self.sq.head
-        while self.cursor < self.sq.tail:
+        if self.cursor < self.sq.tail:
             slot = self.sq.slot(self.cursor)
-            if load32(slot + SQ_STATE) != WQE_STARTED:
-                return
-            if diff(load32(slot + SQ_LAST_PSN), self.una) >= 0:
-                opcode = load8(slot + SQ_OPCODE)
-                if opcode != WR_RDMA_READ and not is_atomic(opcode):
-                    self.offset = diff(self.una, load32(slot + SQ_FIRST_PSN)) * self.connection.mtu
-                return
-            self.cursor += 1
+            opcode = load8(slot + SQ_OPCODE)
+            if load32(slot + SQ_STATE) == WQE_STARTED and opcode != WR_RDMA_READ and not is_atomic(opcode):
+                self.offset = diff(self.una, load32(slot + SQ_FIRST_PSN)) * self.connection.mtu
 
     def next_deadline(self) -> int:
         """When ``on_timer`` is due, ns; 0 for never."""
@@ -580,8 +571,7 @@ class Requester:
         elif self.deadline != 0 and now >= self.deadline:
             self.deadline = 0
             self.gap = False
-            if diff(self.top, self.una) > 0:
-                self._lost("no answer came in time")
+            self._lost("no answer came in time")
 
     def _doom(self, status: int, reason: str | None) -> None:
         """The work request at the cursor fails as soon as those before it are done."""

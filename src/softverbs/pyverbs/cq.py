@@ -230,6 +230,8 @@ class CQ(_Queue):
 
         :param num_entries: so many at most
         """
+        if type(num_entries) is not int:  # quick, where it is; the core would cut off a fraction
+            num_entries = integer(num_entries, "Failed to poll CQ: num_entries", 31)
         try:
             completions = self._poll(num_entries)
         except (TypeError, OverflowError) as error:
