@@ -2,9 +2,10 @@
 
 import ctypes
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
-from tests.netsim import frames
+from tests.netsim import frames, sim
 from tests.netsim.sim import CAP, ERR, Node, Region, Sim, connect
 
 from softverbs.core.limits import Options
@@ -14,6 +15,7 @@ SEND, RECV, READ, REMOTE_READ, WRITE, REMOTE_WRITE = OPS = tuple(1 << bit for bi
 OP_NAMES = dict(zip(OPS, ("SEND", "RECV", "READ", "REMOTE_READ", "WRITE", "REMOTE_WRITE"), strict=True))
 
 WR_WRITE, WR_WRITE_IMM, WR_SEND, WR_SEND_IMM, WR_READ, WR_CAS, WR_FAA, WR_LOCAL_INV, WR_BIND, WR_SEND_INV = range(10)
+WC_BIND_MW = 5
 FENCE, SIGNALED, SOLICITED, INLINE = 1, 2, 4, 8
 #: Which counter counts a work request, by its opcode.
 BIT = {
@@ -69,6 +71,16 @@ class End:
     def receive(self, offset: int = 0, length: int = 0, wr_id: int = 0) -> None:
         sg = [self.sge(offset, length)] if length else []
         self.qp.post_recv(RecvWR(wr_id, len(sg), sg))
+
+    def open_window(self, offset: int, length: int, access: int = sim.REMOTE_WRITE | sim.REMOTE_READ) -> int:
+        """Binds a new memory window of type 2, and waits for it; its key. Completions until then are dropped."""
+        window = self.node.port.regions.allocate_window(self.pd, 2)
+        wr = self.wr(WR_BIND)
+        address = self.memory.iova + offset
+        wr.set_bind_wr(window, SimpleNamespace(mr=self.memory.mr, addr=address, length=length, mw_access_flags=access))
+        self.qp.post_send(wr)
+        self.node.sim.run_until(lambda: any(wc.opcode == WC_BIND_MW for wc in self.polled()))
+        return int(wr.rkey)
 
     def polled(self) -> list[WC]:
         """Completions since the last call. Does not drive the device."""

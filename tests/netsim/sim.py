@@ -232,7 +232,9 @@ class Sim:
         while not done():
             if self.now > end:
                 raise StuckError(f"not done within {limit / 1e9:g} s of virtual time")
-            if not self.step() and not done():
+            if not self.step():
+                if done():
+                    return
                 raise StuckError("nothing can happen any more")
 
     def run_for(self, span: int) -> None:
