@@ -57,8 +57,8 @@ def record() -> list[bytes]:
     with Pair(path_mtu=1) as pair:
         a, b = pair.a, pair.b
         key = b.open_window(0, 64)
-        for number in range(5):
-            b.receive(0x100 * number, 0 if number == 4 else 700)
+        for _ in range(4):
+            b.receive(0, 700)
         a.post(WR_SEND, 0, 600)
         a.post(WR_SEND_IMM, 0, 700, imm=1)
         a.post(WR_SEND_INV, 0, 700, imm=key)
@@ -145,6 +145,7 @@ class Siege:
         self.expected: Counter[str] = Counter()
         self.sent = 0
         self.restarts = 0
+        self.next = 0
         self.beside = Beside(self)
         self.connect()
 
@@ -186,12 +187,14 @@ class Siege:
     def packet(self) -> bytes:
         """A frame of the session, made to fit the present connection, and then spoilt."""
         rng = self.rng
-        frame = bytearray(rng.choice(self.session))
+        if rng.random() < 0.4:
+            self.next = rng.randrange(len(self.session))  # else the session goes on, so that messages get somewhere
+        frame = bytearray(self.session[self.next])
+        self.next = (self.next + 1) % len(self.session)
         self._modernize(frame)
-        kind = rng.random()
-        if kind < 0.25:
+        if rng.random() < 0.2:
             return self._damaged(frame)
-        for _ in range(rng.choice((0, 1, 1, 1, 2, 3))):
+        for _ in range(rng.choice((0, 0, 0, 1, 1, 2, 3))):
             self._forge(frame)
         if rng.random() < 0.1:
             self._resize(frame)
@@ -204,7 +207,7 @@ class Siege:
         struct.pack_into(">I", frame, 4, self.qp.qp_num)
         requester = self.qp.requester
         psn = requester.una if frame[0] in (*frames.ANSWERS, 0xC0) else self.qp.responder.epsn
-        if rng.random() < 0.3:
+        if rng.random() < 0.2:
             psn += rng.randint(-3, 3)
         struct.pack_into(">I", frame, 8, frame[8] >> 7 << 31 | psn & 0xFFFFFF)
         if frame[0] in (0x06, 0x0A, 0x0B, 0x0C, 0x13, 0x14):
@@ -307,6 +310,8 @@ class Siege:
         self.attacker.send(frame, len(frame))
         self.victim.device.progress()
         self.sent += 1
+        if self.qp.state == ERR and self.rng.random() < 0.3:
+            self.connect()
 
     def _burst(self) -> None:
         """Several in one, cut at places of our choice: what becomes of each is not predicted."""

@@ -20,7 +20,7 @@ from tests.pyverbs.world import (
 )
 
 from softverbs.pyverbs import libibverbs_enums as e
-from softverbs.pyverbs.comp_cntr import CompCntr
+from softverbs.pyverbs.comp_cntr import CompCntr, CompCntrInitAttr
 from softverbs.pyverbs.cq import CQ, CompChannel
 from softverbs.pyverbs.qp import QP
 
@@ -453,3 +453,14 @@ def test_a_wait_is_told_that_something_waits_on_the_link(build: Any) -> None:
     world.a.device.progress()
     assert world.b.device.link.deadline() == 0
     assert world.b.device.port.deadline() != 0
+
+
+@pytest.mark.row("1+: device options for tests")
+def test_a_stalled_counter_moves_when_it_is_let_go(build: Any) -> None:
+    world = build("network")
+    counter = CompCntr(world.a.context, CompCntrInitAttr())
+    counter.stall()
+    counter.inc(3)
+    assert counter.read() == 0
+    counter.stall(False)
+    assert counter.read() == 3

@@ -114,6 +114,14 @@ class CompCntr(Resource):
         with self._guard("Failed to inc_err comp_cntr"):
             self._open().inc_err(amount)
 
+    def stall(self, stalled: bool = True) -> None:
+        """Extension, for tests: holds updates back from sight, or shows them again. Nothing is lost meanwhile.
+
+        :param stalled: True to hold them back, False to show them
+        """
+        with self._guard("Failed to stall comp_cntr"):
+            self._open().stall(bool(stalled))
+
     # -- extensions: waiting
 
     def wait(self, threshold: int, timeout: float | None = None) -> int:
