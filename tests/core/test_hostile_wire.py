@@ -18,9 +18,6 @@ from collections.abc import Iterator
 from random import Random
 
 import pytest
-
-from softverbs.core.qp import QueuePair
-from softverbs.core.wr import SGE, RecvWR, SendWR
 from tests.netsim import frames
 from tests.netsim.frames import OPCODES
 from tests.netsim.pair import (
@@ -39,6 +36,9 @@ from tests.netsim.pair import (
 )
 from tests.netsim.sim import ALL, ERR, LOCAL_WRITE, MS, REMOTE_READ, RESET, RTR, SQD, Region, Sim, connect, move
 
+from softverbs.core.qp import QueuePair
+from softverbs.core.wr import SGE, RecvWR, SendWR
+
 DEFAULT = {True: 100_000, False: 20_000}  # compiled, uncompiled
 SECRET = b"Nobody may see this! "
 #: Bytes of the headers behind the BTH, by opcode (IBA tables 38 and 39), of what the device knows.
@@ -49,7 +49,7 @@ HEADERS = {
 }  # fmt: skip
 NO_PAYLOAD = (0x0C, 0x11, 0x12, 0x13, 0x14, 0x1C)
 OTHER_TRANSPORTS = (*range(0x20, 0x2C), 0x64, 0x65, 0x81)
-WILD = (0, 1, 3, 4, 8, 0x7F, 0xFF, 0x7FFF, 0xFFFF, 1 << 23, (1 << 24) - 1, 1 << 31, (1 << 32) - 1, 1 << 63, (1 << 64) - 1)
+WILD = (0, 1, 3, 4, 8, 255, 0x7FFF, 0xFFFF, 1 << 23, (1 << 24) - 1, 1 << 31, (1 << 32) - 1, 1 << 63, (1 << 64) - 1)
 
 
 def record() -> list[bytes]:
@@ -129,12 +129,13 @@ class Siege:
         self.cq = victim.cq(65536)
         self.qp: QueuePair = victim.qp(self.pd, self.cq, cap=(64, 64, 4, 4, 64))
         others = (
-            ("readable", self.pd, LOCAL_WRITE | REMOTE_READ), ("own", self.pd, LOCAL_WRITE), ("foreign", victim.pd(), ALL),
-            ("gone", self.pd, ALL),
+            ("readable", self.pd, LOCAL_WRITE | REMOTE_READ), ("own", self.pd, LOCAL_WRITE),
+            ("foreign", victim.pd(), ALL), ("gone", self.pd, ALL),
         )  # fmt: skip
         self.open = victim.region(self.pd, 8192, ALL, iova=0x10000)
         self.regions: dict[str, Region] = {
-            name: victim.region(pd, 4096, access, iova=0x100000 * number) for number, (name, pd, access) in enumerate(others, 1)
+            name: victim.region(pd, 4096, access, iova=0x100000 * number)
+            for number, (name, pd, access) in enumerate(others, 1)
         }
         for name, region in self.regions.items():
             region.put(0, b"open to readers " * 256 if name == "readable" else (SECRET * 200)[:4096])
@@ -158,8 +159,8 @@ class Siege:
             move(qp, RESET)
         self.restarts += 1
         values = {
-            "rq_psn": rng.choice((0, 0xFFFFFF, rng.randrange(1 << 24))), "sq_psn": rng.choice((0, 0xFFFFFE)), "path_mtu": 1,
-            "max_dest_rd_atomic": rng.choice((1, 4)), "rnr_retry": 3, "retry_cnt": 3,
+            "rq_psn": rng.choice((0, 0xFFFFFF, rng.randrange(1 << 24))), "sq_psn": rng.choice((0, 0xFFFFFE)),
+            "max_dest_rd_atomic": rng.choice((1, 4)), "rnr_retry": 3, "retry_cnt": 3, "path_mtu": 1,
         }  # fmt: skip
         connect(qp, self, self.victim, self.attacker, values.items())  # type: ignore[arg-type]
         for _ in range(rng.randrange(8)):
@@ -253,7 +254,8 @@ class Siege:
         elif len(frame) >= 28 and kind == "key":
             struct.pack_into(">I", frame, 20, rng.choice((*self.keys, rng.choice(self.keys) ^ 1 << rng.randrange(32))))
         elif kind == "syndrome" and len(frame) > 12:
-            frame[12] = rng.choice((0, 0x1F, 0x20, 0x2C, 0x3F, 0x40, 0x60, 0x61, 0x62, 0x63, 0x64, 0x7F, rng.randrange(256)))
+            known = (0, 0x1F, 0x20, 0x2C, 0x3F, 0x40, 0x60, 0x61, 0x62, 0x63, 0x64, 0x7F)
+            frame[12] = rng.choice((*known, rng.randrange(256)))
         elif len(frame) > 16:
             place = rng.randrange(12, len(frame) - 4)
             struct.pack_into(">I", frame, place, rng.choice(WILD) & 0xFFFFFFFF)
@@ -378,7 +380,8 @@ class Beside:
             near.put(0, data)
             far.put(0x8000, (1000).to_bytes(8, "little"))
             other.post_recv(RecvWR(9, 1, [SGE(far.iova + 0x3000, 5000, far.key)]))
-            for opcode, at, to in ((WR_WRITE, 0, 0x1800), (WR_READ, 0x5000, 0x1800), (WR_SEND, 0, 0), (WR_FAA, 0x7000, 0x8000)):
+            requests = ((WR_WRITE, 0, 0x1800), (WR_READ, 0x5000, 0x1800), (WR_SEND, 0, 0), (WR_FAA, 0x7000, 0x8000))
+            for opcode, at, to in requests:
                 size = 8 if opcode == WR_FAA else 5000
                 wr = SendWR(1, opcode, 1, 0, [SGE(near.iova + at, size, near.key)])
                 wr.set_wr_atomic(far.key, far.iova + to, 5)

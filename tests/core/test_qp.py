@@ -20,7 +20,7 @@ from tests.netsim.pair import (
     End,
     Pair,
 )
-from tests.netsim.sim import CAP, ERR, INIT, PATH, QPT_RC, RESET, RTR, RTS, SQD, SECOND, Sim, connect, move
+from tests.netsim.sim import CAP, ERR, INIT, PATH, QPT_RC, RESET, RTR, RTS, SECOND, SQD, Sim, connect, move
 
 from softverbs.core.errors import PyverbsRDMAError
 from softverbs.core.limits import Options

@@ -1,7 +1,7 @@
 """The requester at its edges: an arena that is full, answers that come in an odd order, timers of others."""
 
 from tests.netsim import frames
-from tests.netsim.pair import RETRY_EXC_ERR, SUCCESS, WR_FAA, WR_READ, WR_SEND, WR_WRITE, Pair, dropping
+from tests.netsim.pair import RETRY_EXC_ERR, SUCCESS, WR_READ, WR_SEND, WR_WRITE, Pair, dropping
 from tests.netsim.sim import MS, TIMEOUT_NS, connect
 
 from softverbs.core.limits import Options
@@ -113,18 +113,31 @@ def test_pauses_of_the_responder_do_not_end_the_wait_for_an_answer() -> None:
 
 
 def test_a_late_answer_takes_back_what_was_about_to_be_sent_again() -> None:
-    """After a time-out everything is to be sent again, but the link is full; then the ACK of all of it comes."""
-    with Pair(path_mtu=1) as pair:
+    """An RNR NAK that the network has held back makes the requester wait, for a SEND whose ACK comes meanwhile."""
+    with Pair() as pair:
         held: list[bytes] = []
-        pair.rule = lambda frame: held.append(frame) or [] if frame[0] == frames.ACKNOWLEDGE else None
-        pair.a.post(WR_WRITE, 0, 4 * 256, 0, wr_id=1)
-        pair.a.post(WR_FAA, 0x800, 8, 0x800, add=1, wr_id=2)
-        pair.sim.run_for(0)
-        assert len(held) == 0 or frames.psn(held[-1]) == 0x1003
-        pair.rule = None
-        done = pair.a.wait(2)
-        assert [(wc.wr_id, wc.status) for wc in done] == [(1, SUCCESS), (2, SUCCESS)]
-        assert pair.b.memory.word(0x800) == 1
+
+        def rule(frame: bytes) -> list[bytes] | None:
+            if frame[0] != frames.ACKNOWLEDGE:
+                return None
+            if frames.syndrome(frame) & frames.KIND == frames.RNR:
+                held.append(frame)
+                pair.b.receive(0, 8)
+                return []
+            if not held:
+                return None
+            pair.sim.after(1000, lambda: pair.a.post(WR_WRITE, 0, 8, 0, wr_id=2))
+            pair.sim.after(2000, lambda: pair.inject(pair.b, frame[:-4]))
+            return [held.pop()]
+
+        pair.rule = rule
+        pair.a.post(WR_SEND, 0, 8, wr_id=1)
+        assert [(wc.wr_id, wc.status) for wc in pair.a.wait(2)] == [(1, SUCCESS), (2, SUCCESS)]
+        sends, writes = pair.sent(pair.a, frames.SEND_ONLY), pair.sent(pair.a, frames.WRITE_ONLY)
+        assert [frames.psn(frame) for frame in sends] == [0x1000, 0x1000], "at first, and when no answer came in time"
+        assert [frames.psn(frame) for frame in writes] == [0x1001]
+        assert pair.b.cq.count() == 1
+        assert pair.b.node.stats()["duplicates"] == 0
 
 
 def test_every_retry_is_a_timer_and_then_it_is_over() -> None:

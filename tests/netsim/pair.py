@@ -164,7 +164,7 @@ class Pair:
 
 
 def dropping(*opcodes: int, times: int = 1, skip: int = 0) -> Rule:
-    """A rule: frames of these opcodes (without any: all frames) are lost; not the first ``skip``, the next ``times``."""
+    """A rule: frames of these opcodes, or of all, are lost: not the first ``skip``, but the next ``times``."""
     seen = 0
 
     def rule(frame: bytes) -> list[bytes] | None:
@@ -175,5 +175,3 @@ def dropping(*opcodes: int, times: int = 1, skip: int = 0) -> Rule:
         return [] if skip < seen <= skip + times else None
 
     return rule
-
-

@@ -149,10 +149,8 @@ class Counts:
 class Flow:
     """One direction of a connection: requests of the initiator, receives of the target, and the target's memory."""
 
-    def __init__(
-        self, name: str, tag: int, mtu: int, memory: bytearray, rnr_retry: int, kinds: dict[int, int]
-    ) -> None:
-        """tag: in its wr_ids; memory: of the target, as it is now; kinds: 1 for operations whose counter counts bytes."""
+    def __init__(self, name: str, tag: int, mtu: int, memory: bytearray, rnr_retry: int, kinds: dict[int, int]) -> None:
+        """tag: in its wr_ids; memory: of the target, as it is now; kinds: 1 for operations that are counted in bytes."""
         self.name = name
         self.tag = tag
         self.mtu = mtu
@@ -208,9 +206,7 @@ class Flow:
             check(not skipped.signaled, f"{self.name}: {skipped} is signaled and made no completion")
             skipped.status = SUCCESS
         request = self.requests[number]
-        check(
-            request.signaled or status != SUCCESS, f"{self.name}: {request} succeeded and made a completion"
-        )
+        check(request.signaled or status != SUCCESS, f"{self.name}: {request} succeeded and made a completion")
         request.status = status
         self.retired = number + 1
 
@@ -357,7 +353,7 @@ class Flow:
         receives = sum(receive.status == SUCCESS for receive in self.receives)
         remote = {OP_NAMES[op]: counted.done[op] for op in (REMOTE_READ, REMOTE_WRITE)}
         return (
-            f"{self.successes} of {len(self.requests)} requests succeeded, at most {self._furthest()} could be executed, "
+            f"{self.successes} of {len(self.requests)} requests succeeded, at most {self._furthest()} could be done, "
             f"{receives} receives of {len(self.taking)} messages, {remote}"
         )
 

@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
-
 from tests.netsim.pair import OPS
 from tests.walk.walk import Walk, WalkError
 

@@ -75,6 +75,13 @@ class _End:
             end = min(start + CHUNK, size)
             self.buffer[start:end] = source.randbytes(end - start)
 
+    def clear(self, size: int) -> None:
+        """Zeros in the first ``size`` bytes, so that nothing from before passes for what is to come."""
+        zeros = bytes(CHUNK)
+        for start in range(0, size, CHUNK):
+            end = min(start + CHUNK, size)
+            self.buffer[start:end] = zeros[: end - start]
+
     def digest(self, size: int) -> str:
         """BLAKE2b of the first ``size`` bytes."""
         with memoryview(self.buffer) as view, view[:size] as part:
@@ -93,9 +100,7 @@ def keeper(talk: Talk, settings: Settings) -> None:
         end.meet(talk)
         for step in settings.steps:
             size = settings.writes * WORD if step == _COUNTED else settings.bytes
-            _start(end)
-            if step.startswith("read"):
-                end.fill(size, step)
+            _start(end, size, step, step.startswith("read"))
             talk.tell(ready=True)
             talk.hear()
             counts = (*end.writes.read_pair(), *end.reads.read_pair())
@@ -104,8 +109,9 @@ def keeper(talk: Talk, settings: Settings) -> None:
             talk.hear()
 
 
-def _start(end: _End) -> None:
-    """Nothing is on the way: counts from zero."""
+def _start(end: _End, size: int, step: str, source: bool) -> None:
+    """Before a step, while nothing is on the way: counts from zero; data where they come from, zeros where they go."""
+    end.fill(size, step) if source else end.clear(size)
     end.writes.set(0)
     end.reads.set(0)
 
@@ -118,9 +124,7 @@ def mover(talk: Talk, settings: Settings) -> None:
         region = end.meet(talk)
         for step in settings.steps:
             size = settings.writes * WORD if step == _COUNTED else settings.bytes
-            _start(end)
-            if not step.startswith("read"):
-                end.fill(size, step)
+            _start(end, size, step, not step.startswith("read"))
             talk.hear()
             begun = time.perf_counter()
             if step == _COUNTED:
