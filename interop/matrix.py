@@ -24,7 +24,6 @@ import wire
 from remote import ALL_RIGHTS, FAMILIES, Pair, Remote, Report, Wrong
 
 HERE = pathlib.Path(__file__).resolve().parent
-MTUS = (1024, 4096)
 SECTIONS = ("plain", "burst", "rnr", "errors", "loss", "pingpong")
 DROPS = ("short", "version", "opcode", "transport", "pkey", "malformed", "icrc", "source")  # never of a good peer's
 VERSIONS = (  # of the machine's side
@@ -37,12 +36,16 @@ Step = tuple[str, Callable[[Pair], None]]
 class Matrix:
     """The two sides, and the sections of the table."""
 
-    def __init__(self, host: Remote, vm: Remote, shell: "list[str]", report: Report, loss: float) -> None:
+    def __init__(
+        self, host: Remote, vm: Remote, shell: "list[str]", report: Report, loss: float, mtus: "list[int]"
+    ) -> None:
         """
         :param shell: runs a command in the virtual machine
         :param loss: percent of the packets, each way, in the section loss
+        :param mtus: path MTUs, bytes
         """
         self.host, self.vm, self.shell, self.report, self.percent = host, vm, shell, report, loss
+        self.mtus = mtus
 
     def directions(self) -> "Iterator[tuple[str, Callable[..., Pair], Remote]]":
         """Each (words, what makes a pair, the target)."""
@@ -79,9 +82,9 @@ class Matrix:
                 pair.close()
 
     def plain(self, prefix: str = "") -> None:
-        """Every operation, every size, both path MTUs."""
+        """Every operation, every size, each path MTU."""
         for words, open_pair, _ in self.directions():
-            for mtu in MTUS:
+            for mtu in self.mtus:
                 group = f"{prefix}{words}  {mtu}"
                 for op in cases.OPS:
                     sizes = (8,) * 4 if op in cases.ATOMICS else cases.SIZES
@@ -98,13 +101,13 @@ class Matrix:
         With the larger path MTU our counters count bytes, and not work requests.
         """
         for words, open_pair, _ in self.directions():
-            for mtu in MTUS:
+            for mtu in self.mtus:
                 group = f"{prefix}{words}  {mtu}"
                 steps: "list[Step]" = [
                     (f"burst, seed {seed}", functools.partial(cases.burst, seed=seed)) for seed in range(seeds)
                 ]
                 steps.append(("64 increments", functools.partial(cases.increments, number=64)))
-                counters = "BYTES" if mtu == max(MTUS) else "WRS"
+                counters = "BYTES" if mtu == max(self.mtus) else "WRS"
                 words_2 = f"{seeds} bursts of 24 mixed requests, 64 increments of one word; {counters}"
                 with self.report.group(group, words_2):
                     self.run(group, functools.partial(open_pair, mtu=mtu, signal_all=0, counters=counters), steps)
@@ -175,7 +178,8 @@ class Wire:
     @contextlib.contextmanager
     def watch(self, section: str) -> "Iterator[None]":
         """Captures what happens in it."""
-        path = self.folder / f"{section}.pcap"
+        path, kept = self.folder / f"{section}.pcap", self.keep / f"interop-{section}.pcap"
+        kept.unlink(missing_ok=True)
         failed = self.report.failed
         try:
             with self.report.case("wire", "tcpdump captures all frames"), wire.capture(self.device, str(path)):
@@ -184,7 +188,6 @@ class Wire:
                 self.check(section, str(path))
         finally:
             if self.report.failed != failed and path.exists():
-                kept = self.keep / f"interop-{section}.pcap"
                 shutil.move(path, kept)
                 print(f"      the capture is kept: {kept}")
             path.unlink(missing_ok=True)
@@ -240,12 +243,14 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--host-addresses", default="10.77.0.1,fd77::1")
     parser.add_argument("--vm-addresses", default="10.77.0.2,fd77::2")
     parser.add_argument("--sections", default=",".join(SECTIONS), help="default: %(default)s")
+    parser.add_argument("--mtus", default="1024,4096", help="path MTUs (default: %(default)s)")
     parser.add_argument("--loss", type=float, default=5, help="percent, in the section loss (default: %(default)g)")
     parser.add_argument("--table", default="interop.tsv", help="where each case is written to")
     parser.add_argument("--capture", metavar="DEVICE", help="interface whose frames are captured and checked")
     parser.add_argument("--softverbs", default=f"{sys.executable} -m softverbs", help="for the section pingpong")
     options = parser.parse_args()
     options.sections = options.sections.split(",")
+    options.mtus = [int(mtu) for mtu in options.mtus.split(",")]
     unknown = set(options.sections) - set(SECTIONS)
     if unknown:
         parser.error(f"no such section: {', '.join(unknown)}")
@@ -279,7 +284,7 @@ def run_sections(options: argparse.Namespace, report: Report, watch: "Callable[[
         about = remote.about
         counters = "has" if about["counters"] else "no"
         print(f"{remote.name + ':':<5} {about['package']}, Python {about['python']}, {counters} completion counters")
-    matrix = Matrix(host, vm, options.vm, report, options.loss)
+    matrix = Matrix(host, vm, options.vm, report, options.loss, options.mtus)
     for section in SECTIONS[:-1]:
         if section in options.sections:
             with report.section(section), watch(section):

@@ -58,7 +58,8 @@ class Remote:
     def stop(self) -> None:
         """Lets the process end; kills it if it does not."""
         assert self.process.stdin is not None
-        self.process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):  # it is gone already
+            self.process.stdin.close()
         try:
             self.process.wait(20)
         except subprocess.TimeoutExpired:

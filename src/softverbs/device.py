@@ -129,8 +129,9 @@ class Device:
         start = self.clock()
         end = None if timeout_ns is None or timeout_ns < 0 else start + timeout_ns
         sleep_ms = 1
-        poller = self._poller()
         with self.lock:
+            self.check()
+            poller = self._poller()
             self._waiting += 1
         try:
             while True:
@@ -181,11 +182,13 @@ class Device:
         """A sleeper is back."""
         with self.lock:
             self.port.sleepers -= 1
+            if self._closed:
+                return  # the bell stays rung, for everybody
             self.port.rung = False
             try:
                 os.eventfd_read(self._bell)
-            except OSError:
-                pass  # nobody rang, or the device is closed
+            except BlockingIOError:
+                pass  # nobody rang
 
     def _run_deferred(self) -> None:
         """Closes what the garbage collector found while the device was at work."""

@@ -42,7 +42,7 @@ def test_other_words_are_no_flag(word: str) -> None:
 
 @pytest.mark.parametrize("value", [1, 0, "true", None])
 def test_a_flag_given_as_an_object_is_a_boolean(value: object) -> None:
-    with pytest.raises(PyverbsUserError, match="option purge=.*True or False"):
+    with pytest.raises(PyverbsUserError, match=r"option purge=.*True or False"):
         Options.from_mapping({"purge": value})
 
 

@@ -61,12 +61,11 @@ def test_its_owner_may_take_it_again_and_gives_it_back_as_often() -> None:
 
 def test_with_gives_it_back_after_an_error_too() -> None:
     lock = make()
-    with pytest.raises(KeyError), lock as taken:
+    with lock as taken:
         assert taken is True
-        with lock:
-            assert not free(lock)
-        assert not free(lock)
-        raise KeyError
+        with pytest.raises(KeyError), lock:
+            raise KeyError
+        assert not free(lock), "once taken, once left"
     assert free(lock)
 
 

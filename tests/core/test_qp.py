@@ -1,4 +1,4 @@
-"""The queue pair without the Python face: what creation, posting and changes of state refuse, and what a state ignores."""
+"""The queue pair without the Python face: what creation, posting and changes of state refuse; what a state ignores."""
 
 import errno
 from typing import Any

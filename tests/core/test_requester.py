@@ -104,6 +104,7 @@ def test_nothing_is_on_the_way_when_everything_is_acknowledged() -> None:
         assert len(pair.a.wait(5)) == 5
         requester = pair.a.qp.requester
         assert (requester.in_flight, requester.reads, requester.una) == (0, 0, requester.top)
+        assert requester.deadline == 0
 
 
 def test_window_bounds_what_is_on_the_way() -> None:
@@ -208,6 +209,31 @@ def test_acknowledgement_of_later_says_that_a_response_is_missing() -> None:
         assert pair.sim.now == SECOND
 
 
+def test_a_missing_response_is_one_loss_however_many_acknowledgements_tell_of_it() -> None:
+    with Pair(retry_cnt=2) as pair:
+        pair.rule = silence
+        pair.a.post(WR_READ, 0, 8, 0)
+        for _ in range(4):
+            pair.a.post(WR_WRITE, 0, 8, 0x100)
+        pair.sim.run_for(0)
+        pair.rule = dropping(*REQUESTS, times=99)
+        for psn in range(0x1001, 0x1005):
+            header = frames.put_bth(frames.ACKNOWLEDGE, pair.a.qp.qp_num, psn)
+            pair.inject(pair.b, header + frames.put_aeth(frames.ACK))
+        pair.rule = None
+        assert [wc.status for wc in pair.a.wait(5)] == [SUCCESS] * 5
+
+
+def test_a_nak_that_the_network_repeats_is_one_loss() -> None:
+    """Three copies arrive at once."""
+    with Pair(path_mtu=1, retry_cnt=1) as pair:
+        lose = dropping(frames.WRITE_MIDDLE)
+        pair.rule = lambda frame: [frame] * 3 if frame[0] == frames.ACKNOWLEDGE else lose(frame)
+        pair.a.post(WR_WRITE, 0, 1000, 0)
+        assert pair.a.status() == SUCCESS
+        assert psns(pair, pair.a) == [0x1000, 0x1001, 0x1002, 0x1003, 0x1001, 0x1002, 0x1003]
+
+
 def test_stale_answers_are_of_no_consequence() -> None:
     with Pair() as pair:
         for _ in range(3):
@@ -295,6 +321,37 @@ def test_progress_renews_the_retries() -> None:
             pair.rule = dropping(frames.WRITE_ONLY, times=2)
             pair.a.post(WR_WRITE, 0, 8, 0)
             assert pair.a.status() == SUCCESS
+
+
+def test_timeout_starts_anew_with_what_is_sent_again() -> None:
+    """A NAK comes late, and what it asks for is lost once more: the time-out counts from then on."""
+    with Pair() as pair:
+        pair.rule = silence
+        pair.a.post(WR_WRITE, 0, 8, 0)
+        late = 60 * MS
+        pair.sim.run_for(late)
+        nak = frames.put_bth(frames.ACKNOWLEDGE, pair.a.qp.qp_num, 0x1000) + frames.put_aeth(frames.NAK_SEQUENCE)
+        pair.rule = dropping(frames.WRITE_ONLY)
+        pair.inject(pair.b, nak)
+        assert pair.a.status() == SUCCESS
+        assert pair.sim.now == SECOND + late + TIMEOUT_NS
+
+
+def test_read_response_after_a_rewind_skips_ahead() -> None:
+    """A response that nobody waits for acknowledges what was about to be sent again; PSNs stay with their packets."""
+    with Pair() as pair:
+        pair.rule = dropping(frames.WRITE_ONLY, times=99)
+        for offset in range(3):
+            pair.a.post(WR_WRITE, 0, 8, 0x100 * offset)
+        pair.sim.run_for(TIMEOUT_NS + MS)
+        nak = frames.put_bth(frames.ACKNOWLEDGE, pair.a.qp.qp_num, 0x1000) + frames.put_aeth(frames.RNR | 31)
+        pair.inject(pair.b, nak)
+        pair.wire.clear()
+        pair.rule = None
+        header = frames.put_bth(frames.RESPONSE_ONLY, pair.a.qp.qp_num, 0x1002) + frames.put_aeth(frames.ACK)
+        pair.inject(pair.b, header + bytes(8))
+        assert {frames.psn(frame) for frame in pair.sent(pair.a)} == {0x1002}
+        assert frames.reth(pair.sent(pair.a)[0])[0] == pair.b.memory.iova + 0x200
 
 
 def test_no_timeout_waits_for_ever() -> None:
@@ -397,6 +454,17 @@ def test_an_answer_in_the_rnr_wait_that_acknowledges_the_packet(syndrome: int) -
         assert [wc.status for wc in pair.a.wait(2)] == [SUCCESS, SUCCESS]
         assert pair.sim.now == SECOND + (10 * US if syndrome == frames.RNR else 0)
         assert [wc.byte_len for wc in pair.b.polled()] == [8, 4]
+
+
+def test_a_gap_in_the_rnr_wait_does_not_end_it() -> None:
+    with Pair() as pair:
+        pair.a.post(WR_SEND, 0, 8)
+        pair.sim.run_for(RNR_NS // 2)
+        body = frames.put_bth(frames.ACKNOWLEDGE, pair.a.qp.qp_num, 0x1000) + frames.put_aeth(frames.NAK_SEQUENCE)
+        pair.inject(pair.b, body)
+        pair.b.receive(0, 8)
+        assert pair.a.status() == SUCCESS
+        assert pair.sim.now == SECOND + RNR_NS
 
 
 def test_rnr_for_ever_survives_losses() -> None:

@@ -160,6 +160,20 @@ def test_duplicate_read_does_not_cancel_the_answers_of_later_ones() -> None:
         assert pair.sim.now == SECOND, "it was answered only after a time-out"
 
 
+def test_late_duplicate_of_a_read_whose_memory_is_gone_does_not_hurt() -> None:
+    with Pair() as pair:
+        other = pair.b.node.region(pair.b.pd, 64, iova=0x7000000)
+        pair.a.post(WR_READ, 0, 8, 0x7000000 - pair.b.memory.iova, rkey=other.key)
+        assert pair.a.status() == SUCCESS
+        other.deregister()
+        pair.inject(pair.a, pair.sent(pair.a)[0][:-4])
+        assert pair.b.node.stats()["duplicates"] == 1
+        assert pair.b.qp.state == RTS
+        pair.a.post(WR_WRITE, 0, 8, 0)
+        assert pair.a.status() == SUCCESS
+        assert naks(pair) == []
+
+
 def test_duplicates_that_ask_for_something_else_are_ignored() -> None:
     """A READ of another range or an atomic under the PSN of a READ: no answer."""
     with Pair() as pair:
@@ -374,6 +388,19 @@ def test_region_deregistered_amid_a_read() -> None:
         assert pair.b.qp.state == ERR
         assert pair.b.count(REMOTE_READ) == (0, 0)
         assert pair.a.count(READ) == (0, 1)
+
+
+def test_region_deregistered_before_it_is_read_ends_with_one_nak() -> None:
+    """READs that came behind it are not answered, which would look like a loss and cost a retry."""
+    with Pair(retry_cnt=0) as pair:
+        other = pair.b.node.region(pair.b.pd, 64, iova=0x7000000)
+        pair.a.post(WR_READ, 0, 8, 0x7000000 - pair.b.memory.iova, rkey=other.key)
+        for _ in range(2):
+            pair.a.post(WR_READ, 0, 8, 0)
+        pair.a.node.device.progress()
+        pair.b.node.link.receive(pair.sim.now, pair.b.node.port)
+        other.deregister()
+        assert [wc.status for wc in pair.a.wait(3)] == [REM_ACCESS_ERR, FLUSH_ERR, FLUSH_ERR]
 
 
 def test_answers_are_still_sent_after_a_refusal() -> None:

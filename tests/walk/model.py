@@ -150,7 +150,7 @@ class Flow:
     """One direction of a connection: requests of the initiator, receives of the target, and the target's memory."""
 
     def __init__(self, name: str, tag: int, mtu: int, memory: bytearray, rnr_retry: int, kinds: dict[int, int]) -> None:
-        """tag: in its wr_ids; memory: of the target, as it is now; kinds: 1 for operations that are counted in bytes."""
+        """tag: in its wr_ids; memory: of the target, now; kinds: 1 for operations that are counted in bytes."""
         self.name = name
         self.tag = tag
         self.mtu = mtu

@@ -427,6 +427,7 @@ class Requester:
         if diff(psn, self.una) < 0 or diff(psn, self.top) >= 0:
             return 0
         self._advance(add(psn, -1), now)  # a response acknowledges what was before it
+        self._skip_ahead()
         if self.failed or diff(psn, self.una) != 0 or self.sq.head >= self.sq.tail:
             return 0
         slot = self.sq.slot(self.sq.head)
@@ -543,6 +544,7 @@ class Requester:
             self._fail(WC_RETRY_EXC_ERR, self._silence(what))
             return
         self.retries_left -= 1
+        self.deadline = 0  # it starts anew with what is sent again
         self.window = max(self.window // 2, 2 * (self.connection.mtu + PACKET_COST))
         self._rewind()
 

@@ -552,6 +552,8 @@ class Responder:
                 return False
             resource.queued = False
             self.queued -= 1
+            if not resource.answered:
+                break  # its memory is gone: a NAK follows, and no answer of what came after it
         return True
 
     def _send_responses(self, egress: Egress, resource: Resource, now: int) -> bool:
@@ -573,7 +575,8 @@ class Responder:
             if part > 0:
                 source = connection.translate(resource.rkey, resource.va + resource.sent, part, ACCESS_REMOTE_READ)
                 if source == 0:
-                    self._stop_reading(psn)
+                    if not resource.answered:  # else it is a late duplicate, which may not hurt
+                        self._stop_reading(psn)
                     return True
             length = write_read_response(connection, address, psn, GRANT, self.msn, source, part, first, last)
             egress.commit(connection.path, length)
