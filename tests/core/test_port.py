@@ -230,8 +230,9 @@ def test_sleepers_are_woken_once_until_they_answer(core_is_compiled: bool) -> No
     assert (wakes, port.rung) == ([1], True)
     port.sleepers, port.rung = 1, False
     counter.inc(1)
-    port.schedule(qp)
     assert (wakes, port.rung) == ([1, 1], True), "an update that becomes visible later is something to wake for too"
+    port.schedule(qp)
+    assert wakes == [1, 1]
 
 
 # -- paths

@@ -1,5 +1,6 @@
 """The requester at its edges: an arena that is full, answers that come in an odd order, timers of others."""
 
+import pytest
 from tests.netsim import frames
 from tests.netsim.pair import RETRY_EXC_ERR, SUCCESS, WR_READ, WR_SEND, WR_WRITE, Pair, dropping
 from tests.netsim.sim import MS, TIMEOUT_NS, connect
@@ -112,8 +113,12 @@ def test_pauses_of_the_responder_do_not_end_the_wait_for_an_answer() -> None:
         assert writes[1] - writes[0] == TIMEOUT_NS
 
 
-def test_a_late_answer_takes_back_what_was_about_to_be_sent_again() -> None:
-    """An RNR NAK that the network has held back makes the requester wait, for a SEND whose ACK comes meanwhile."""
+@pytest.mark.parametrize("answered_after", [500, 2000])
+def test_a_late_answer_takes_back_what_was_about_to_be_sent_again(answered_after: int) -> None:
+    """An RNR NAK that the network has held back makes the requester wait, for a SEND whose ACK comes meanwhile.
+
+    Another request is posted after 1 us: behind the SEND, or to an empty queue.
+    """
     with Pair() as pair:
         held: list[bytes] = []
 
@@ -127,7 +132,7 @@ def test_a_late_answer_takes_back_what_was_about_to_be_sent_again() -> None:
             if not held:
                 return None
             pair.sim.after(1000, lambda: pair.a.post(WR_WRITE, 0, 8, 0, wr_id=2))
-            pair.sim.after(2000, lambda: pair.inject(pair.b, frame[:-4]))
+            pair.sim.after(answered_after, lambda: pair.inject(pair.b, frame[:-4]))
             return [held.pop()]
 
         pair.rule = rule

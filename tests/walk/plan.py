@@ -74,6 +74,6 @@ class Plan:
                 "max_dest_rd_atomic": reads + rng.choice((0, 0, 3)),
                 "min_rnr_timer": rng.choice((1, 6, 12)),
                 "timeout": rng.choice((10, 12, 14)),
-                "rnr_retry": rng.choice((7, 7, 7, 6, 2)),
+                "rnr_retry": rng.choice((7, 7, 7, 7, 6, 2)),
             },
         )

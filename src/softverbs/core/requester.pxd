@@ -85,6 +85,7 @@ from softverbs.core.rings cimport (
 cdef int PACKET_COST
 cdef uint32_t FIRST_WINDOW
 cdef int ACK_EVERY
+cdef int MAX_BACKOFF
 cdef int RNR_RETRY_FOREVER
 cdef int ATOMIC_SIZE
 
@@ -114,6 +115,7 @@ cdef class Requester:
     cdef int unasked
     cdef readonly int reads
     cdef bint gap
+    cdef int backoff
     cdef readonly int64_t deadline
     cdef readonly int64_t rnr_until
     cdef int retries_left

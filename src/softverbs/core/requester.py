@@ -97,6 +97,8 @@ PACKET_COST = 64
 FIRST_WINDOW = 196608
 #: An acknowledgement is asked for at least this often, packets.
 ACK_EVERY = 16
+#: How often the time-out doubles while a peer answers, but not with what is missing.
+MAX_BACKOFF = 8
 #: Work requests by opcode, for people.
 _NAMES = (
     "RDMA_WRITE",
@@ -154,6 +156,7 @@ class Requester:
         self.unasked = 0
         self.reads = 0
         self.gap = False
+        self.backoff = 0
         self.deadline = 0
         self.rnr_until = 0
         self.retries_left = self.retry_count
@@ -282,7 +285,7 @@ class Requester:
         else:
             self.retransmissions += 1
         if self.deadline == 0 and self.timeout != 0:
-            self.deadline = now + self.timeout
+            self.deadline = now + (self.timeout << self.backoff)
 
     def _emit_read(self, slot: int, address: int) -> int:
         """A READ request for the responses that have not arrived."""
@@ -437,16 +440,19 @@ class Requester:
         return slot
 
     def _advance(self, psn: int, now: int) -> None:
-        """Takes everything up to ``psn`` as acknowledged, but for READs and atomics whose response is missing."""
+        """Takes everything up to ``psn`` as acknowledged, but for READs and atomics whose response is missing.
+
+        A READ of 0 bytes has nothing to miss. (rxe of Linux 6.12 answers it once and never again.)
+        """
         sq = self.sq
         while not self.failed and sq.head < sq.tail and diff(psn, self.una) >= 0:
             slot = sq.slot(sq.head)  # it has started, since una is a PSN of it
             opcode = load8(slot + SQ_OPCODE)
             last = load32(slot + SQ_LAST_PSN)
-            if opcode == WR_RDMA_READ or is_atomic(opcode):
+            if (opcode == WR_RDMA_READ and load32(slot + SQ_LENGTH) != 0) or is_atomic(opcode):
                 if not self.gap:
-                    self.gap = True
                     self._lost("a response of it is missing")
+                    self.gap = True
                 return
             if diff(last, psn) > 0:
                 self._credit(load32(slot + SQ_LENGTH), diff(psn, load32(slot + SQ_FIRST_PSN)) + 1)
@@ -477,6 +483,7 @@ class Requester:
         """The peer has answered: ``una`` is what is missing next."""
         self.una = una
         self.gap = False
+        self.backoff = 0
         self.rnr_until = 0  # the packet that found no receive has arrived after all
         self.last_heard = now
         self.retries_left = self.retry_count
@@ -544,6 +551,9 @@ class Requester:
             self._fail(WC_RETRY_EXC_ERR, self._silence(what))
             return
         self.retries_left -= 1
+        if self.gap and self.backoff < MAX_BACKOFF:
+            # The peer is there. It may be busy with the rest of a long READ, and take this request only afterwards.
+            self.backoff += 1
         self.deadline = 0  # it starts anew with what is sent again
         self.window = max(self.window // 2, 2 * (self.connection.mtu + PACKET_COST))
         self._rewind()
@@ -572,7 +582,6 @@ class Requester:
                 self.rnr_until = 0
         elif self.deadline != 0 and now >= self.deadline:
             self.deadline = 0
-            self.gap = False
             self._lost("no answer came in time")
 
     def _doom(self, status: int, reason: str | None) -> None:
