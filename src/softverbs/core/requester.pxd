@@ -85,7 +85,6 @@ from softverbs.core.rings cimport (
 cdef int PACKET_COST
 cdef uint32_t FIRST_WINDOW
 cdef int ACK_EVERY
-cdef int MAX_BACKOFF
 cdef int RNR_RETRY_FOREVER
 cdef int ATOMIC_SIZE
 
@@ -115,7 +114,7 @@ cdef class Requester:
     cdef int unasked
     cdef readonly int reads
     cdef bint gap
-    cdef int backoff
+    cdef uint32_t gap_psn
     cdef readonly int64_t deadline
     cdef readonly int64_t rnr_until
     cdef int retries_left
@@ -158,6 +157,7 @@ cdef class Requester:
     cdef uintptr_t _awaited(self, uint32_t psn, int64_t now) except? 0
     @cython.locals(sq=Ring, slot=uintptr_t, opcode=int, last=uint32_t)
     cdef void _advance(self, uint32_t psn, int64_t now) except *
+    cdef void _missed(self, uint32_t psn) except *
     @cython.locals(fresh=int64_t, amount=int64_t, payload=int64_t, mtu=int64_t)
     cdef void _credit(self, int64_t length, int64_t packets) except *
     cdef void _give_back(self, uint64_t amount) noexcept

@@ -97,8 +97,6 @@ PACKET_COST = 64
 FIRST_WINDOW = 196608
 #: An acknowledgement is asked for at least this often, packets.
 ACK_EVERY = 16
-#: How often the time-out doubles while a peer answers, but not with what is missing.
-MAX_BACKOFF = 8
 #: Work requests by opcode, for people.
 _NAMES = (
     "RDMA_WRITE",
@@ -156,7 +154,7 @@ class Requester:
         self.unasked = 0
         self.reads = 0
         self.gap = False
-        self.backoff = 0
+        self.gap_psn = 0
         self.deadline = 0
         self.rnr_until = 0
         self.retries_left = self.retry_count
@@ -285,7 +283,7 @@ class Requester:
         else:
             self.retransmissions += 1
         if self.deadline == 0 and self.timeout != 0:
-            self.deadline = now + (self.timeout << self.backoff)
+            self.deadline = now + self.timeout
 
     def _emit_read(self, slot: int, address: int) -> int:
         """A READ request for the responses that have not arrived."""
@@ -427,6 +425,9 @@ class Requester:
 
     def _awaited(self, psn: int, now: int) -> int:
         """The slot of the READ or atomic that waits for ``psn``; 0 where the response is old, early or unasked."""
+        if self.deadline != 0:
+            # Late answers to what was asked twice: the peer is there, and goes on when it is through with them.
+            self.deadline = now + self.timeout
         if diff(psn, self.una) < 0 or diff(psn, self.top) >= 0:
             return 0
         self._advance(add(psn, -1), now)  # a response acknowledges what was before it
@@ -450,9 +451,7 @@ class Requester:
             opcode = load8(slot + SQ_OPCODE)
             last = load32(slot + SQ_LAST_PSN)
             if (opcode == WR_RDMA_READ and load32(slot + SQ_LENGTH) != 0) or is_atomic(opcode):
-                if not self.gap:
-                    self._lost("a response of it is missing")
-                    self.gap = True
+                self._missed(psn)
                 return
             if diff(last, psn) > 0:
                 self._credit(load32(slot + SQ_LENGTH), diff(psn, load32(slot + SQ_FIRST_PSN)) + 1)
@@ -461,6 +460,20 @@ class Requester:
             self._credit(load32(slot + SQ_LENGTH), diff(last, load32(slot + SQ_FIRST_PSN)) + 1)
             self._progress(add(last, 1), now)
             self._retire()
+
+    def _missed(self, psn: int) -> None:
+        """Something answers ``psn``, or the packet after it, but what is due before has not come: asks again.
+
+        Once: other answers to the first request may follow. But where they begin anew, before what showed the gap, they
+        are those to the second, and what is due is missing there, too. That costs no retry: the peer is there.
+        """
+        if not self.gap:
+            self._lost("a response of it is missing")
+            self.gap = True
+            self.gap_psn = psn
+        elif diff(psn, self.gap_psn) < 0:
+            self.gap_psn = psn
+            self._rewind()
 
     def _credit(self, length: int, packets: int) -> None:
         """Gives back to the window what the packets of the head that are now acknowledged had taken."""
@@ -483,7 +496,6 @@ class Requester:
         """The peer has answered: ``una`` is what is missing next."""
         self.una = una
         self.gap = False
-        self.backoff = 0
         self.rnr_until = 0  # the packet that found no receive has arrived after all
         self.last_heard = now
         self.retries_left = self.retry_count
@@ -551,9 +563,6 @@ class Requester:
             self._fail(WC_RETRY_EXC_ERR, self._silence(what))
             return
         self.retries_left -= 1
-        if self.gap and self.backoff < MAX_BACKOFF:
-            # The peer is there. It may be busy with the rest of a long READ, and take this request only afterwards.
-            self.backoff += 1
         self.deadline = 0  # it starts anew with what is sent again
         self.window = max(self.window // 2, 2 * (self.connection.mtu + PACKET_COST))
         self._rewind()
@@ -582,6 +591,7 @@ class Requester:
                 self.rnr_until = 0
         elif self.deadline != 0 and now >= self.deadline:
             self.deadline = 0
+            self.gap_psn = self.top  # whatever comes now answers the next request
             self._lost("no answer came in time")
 
     def _doom(self, status: int, reason: str | None) -> None:
