@@ -152,7 +152,16 @@ def install(python: Path, kind: str) -> None:
         return
     # Without isolation and in a folder that stays, so that only what changed is compiled again.
     options = ["--no-build-isolation", f"--config-settings=build-dir=build/{kind}", "--no-deps", "--force-reinstall"]
-    pip_install(python, [*options, "."], {**(env or {}), "SOFTVERBS_BUILD": build})
+    environment = {**(env or {}), "SOFTVERBS_BUILD": build}
+    kept = ROOT / "build" / kind
+    try:
+        pip_install(python, [*options, "."], environment)
+    except subprocess.CalledProcessError:
+        if not kept.exists():
+            raise
+        say(f"once more without build/{kind}, which may name tools that have gone")
+        shutil.rmtree(kept)
+        pip_install(python, [*options, "."], environment)
 
 
 def refresh(kind: str) -> None:

@@ -12,6 +12,7 @@ all tell the same: ``Flow.explanations`` looks for every pair (requests, packets
 byte, and there must be one.
 """
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -103,12 +104,12 @@ class Request:
             memory[self.to : self.to + len(part)] = part
         elif self.atomic and length is None and not self.shared:
             before = memory[self.to : self.to + 8]
-            value = int.from_bytes(before, "little")
+            value = int.from_bytes(before, sys.byteorder)
             if self.opcode == WR_FAA:
                 value = value + self.add & U64
             elif value == self.add:
                 value = self.swap
-            memory[self.to : self.to + 8] = value.to_bytes(8, "little")
+            memory[self.to : self.to + 8] = value.to_bytes(8, sys.byteorder)
             return bytes(before)
         return b""
 
