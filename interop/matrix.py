@@ -266,14 +266,6 @@ def check_drops(host: Remote) -> None:
         raise Wrong(f"{host.name} dropped frames: {found}")
 
 
-def check_kernel_log(shell: "list[str]") -> None:
-    """Wrong if rxe complained about an ICRC of ours."""
-    log = subprocess.run([*shell, "dmesg"], check=True, capture_output=True, text=True).stdout
-    complaints = [line for line in log.splitlines() if "ICRC" in line]
-    if complaints:
-        raise Wrong(f"{len(complaints)} lines in the machine's kernel log, such as: {complaints[0]}")
-
-
 def run_sections(options: argparse.Namespace, report: Report, watch: "Callable[[str], Any]") -> None:
     """All sections asked for but the last."""
     run_in_vm, *which = options.vm
@@ -314,8 +306,6 @@ def main() -> int:
         if "pingpong" in options.sections:
             with report.section("pingpong"), watch("pingpong"):
                 pingpong.run(report, options.vm, shlex.split(options.softverbs), ours, options.vm_addresses.split(","))
-        with report.section("kernel"), report.case("vm", "the kernel's log has no word of a bad ICRC"):
-            check_kernel_log(options.vm)
     finally:
         if watcher is not None:
             watcher.close()

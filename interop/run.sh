@@ -16,7 +16,7 @@ PYTHON=${PYTHON:-python3}
 cannot() { echo "interop: $*" >&2; exit 2; }
 
 case ${1:-} in
--h | --help) sed -n '2,12p' "$0"; exit 0 ;;
+-h | --help) sed -n '2,10p' "$0"; exit 0 ;;
 -* | "") cache=$repo/.cache/rxe-vm ;;
 *) cache=$1; shift ;;
 esac
