@@ -40,8 +40,8 @@ RXEVM_NS=softverbs-interop-$$
 export RXEVM_RUN RXEVM_NS
 trap '"$RXE_VM/stop.sh"; rm -rf "$RXEVM_RUN"' EXIT
 trap 'exit 1' INT TERM
-"$RXE_VM/start.sh" "$cache" 1 || { echo "interop: once more" >&2; "$RXE_VM/start.sh" "$cache" 1; } ||
-  cannot "the virtual machine does not start"
+start() { "$RXE_VM/start.sh" "$cache" 1 || { cat "$RXEVM_RUN"/vm1/qemu.log >&2; return 1; }; }
+start || { echo "interop: once more" >&2; start; } || cannot "the virtual machine does not start"
 cp "$here/peer.py" "$here/guest-loss.sh" "$RXEVM_RUN/share/"
 
 export SOFTVERBS_ADDRESS=10.77.0.1,fd77::1 PYTHONDONTWRITEBYTECODE=1
