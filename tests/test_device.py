@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.forked import in_child
 
 import softverbs.device as module
 from softverbs.core.completion import CompCntr, CompletionQueue
@@ -567,18 +568,6 @@ def test_a_wrong_environment_opens_nothing(monkeypatch: pytest.MonkeyPatch, name
 
 
 # -- forks
-
-
-def in_child(check: Callable[[], None]) -> None:
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            check()
-            status = 0
-        finally:
-            os._exit(status)
-    assert os.waitpid(pid, 0)[1] == 0
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

@@ -312,12 +312,7 @@ def _earlier(due: int, end: int | None) -> int:
 
 def _build_link(link: Any, address: str | list[str] | None, faults: str | None, pcap: str | None) -> Any:
     """The link, with faults and capture around it where they are asked for."""
-    from softverbs.links.faults import FaultLink, parse_faults
-
-    try:
-        wanted = None if faults is None else parse_faults(faults)
-    except ValueError as error:
-        raise PyverbsUserError(f"faults: {error}") from error
+    plan = None if faults is None else _parse_faults(faults)
     if link is None:
         from softverbs.links.udp import UdpLink
 
@@ -327,10 +322,24 @@ def _build_link(link: Any, address: str | list[str] | None, faults: str | None, 
             from softverbs.links.pcap import PcapLink
 
             link = PcapLink(link, pcap)
-        return link if wanted is None else FaultLink(link, **wanted)
+        if plan is not None:
+            from softverbs.links.faults import FaultLink
+
+            link = FaultLink(link, **plan)
+        return link
     except BaseException:
         link.close()
         raise
+
+
+def _parse_faults(text: str) -> Any:
+    """The arguments of a FaultLink; PyverbsUserError says what is wrong with the text."""
+    from softverbs.links.faults import parse_faults
+
+    try:
+        return parse_faults(text)
+    except ValueError as error:
+        raise PyverbsUserError(f"faults: {error}") from error
 
 
 def _build_lock() -> Any:

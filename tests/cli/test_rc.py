@@ -5,18 +5,19 @@ import pytest
 from softverbs.cli import rc
 from softverbs.cli.common import Fault
 from softverbs.device import Device
+from softverbs.links.base import address_of, gid_of
 from softverbs.pyverbs.cq import CQ
 from softverbs.pyverbs.device import Context
 from softverbs.pyverbs.pd import PD
 from softverbs.pyverbs.pyverbs_error import PyverbsRDMAError
 
-FIRST, SECOND = rc.gid_of("127.0.7.5"), rc.gid_of("::1")
+FIRST, SECOND = gid_of("127.0.7.5"), gid_of("::1")
 
 
 def test_gids() -> None:
     assert bytes(10) + b"\xff\xff\x7f\x00\x07\x05" == FIRST
-    assert rc.gid_of("fe80::1%eth0") == b"\xfe\x80" + bytes(13) + b"\x01"
-    assert [rc.gid_name(gid) for gid in (FIRST, SECOND)] == ["127.0.7.5", "::1"]
+    assert gid_of("fe80::1%eth0") == b"\xfe\x80" + bytes(13) + b"\x01"
+    assert [address_of(gid) for gid in (FIRST, SECOND)] == ["127.0.7.5", "::1"]
 
 
 @pytest.mark.parametrize(

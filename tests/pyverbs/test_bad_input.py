@@ -8,12 +8,11 @@ import mmap
 import os
 import random
 import select
-import traceback
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from tests.forked import in_child
 from tests.pyverbs.world import ALL, MS, OPS, World, readable, set_state
 
 from softverbs.pyverbs import libibverbs_enums as e
@@ -418,23 +417,6 @@ def test_a_region_closed_while_a_write_is_under_way_is_not_read_any_more(build: 
 
 
 # -- fork
-
-
-def in_child(check: Callable[[], None]) -> None:
-    """Runs ``check`` in a forked child; what it raises fails the test."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # 3.12: forking a process that has threads
-        pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            check()
-            status = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(status)
-    assert os.waitpid(pid, 0)[1] == 0
 
 
 @pytest.mark.parametrize("over", ["loopback", "network", "udp"])

@@ -1,12 +1,11 @@
 """fork: the child gets a clear error from everything, and can open a device of its own; the parent goes on."""
 
 import errno
-import os
-import traceback
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.forked import in_child
 
 from softverbs.device import Device
 from softverbs.links.inproc import Network
@@ -16,21 +15,6 @@ from softverbs.pyverbs.device import Context
 from softverbs.pyverbs.mr import MR
 from softverbs.pyverbs.pd import PD
 from softverbs.pyverbs.pyverbs_error import PyverbsRDMAError
-
-
-def in_child(check: Callable[[], None]) -> None:
-    """Runs ``check`` in a forked child; what it raises fails the test."""
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            check()
-            status = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(status)
-    assert os.waitpid(pid, 0)[1] == 0
 
 
 def refuses(act: Callable[[], Any]) -> None:

@@ -64,6 +64,13 @@ def device_options(command: _Function) -> _Function:
     return command
 
 
+def tcp_port_option(command: _Function) -> _Function:
+    """``-p``: where the server listens."""
+    kind = click.IntRange(1, 65535)
+    text = "TCP port of the server."
+    return click.option("-p", "--port", "tcp_port", type=kind, default=18515, show_default=True, help=text)(command)
+
+
 def pcap_option(command: _Function) -> _Function:
     """``--pcap``: a capture of every frame."""
     kind = click.Path(dir_okay=False, writable=True)

@@ -10,7 +10,8 @@ from typing import Any
 
 from softverbs.cli.common import Fault, open_device, opened, status_name
 from softverbs.cli.pair import Talk
-from softverbs.cli.rc import ALL_ACCESS, Region, Way, chained, counter_of, gid_name, join, make_qp, random_psn, reap
+from softverbs.cli.rc import ALL_ACCESS, Region, Way, chained, counter_of, join, make_qp, random_psn, reap
+from softverbs.links.base import address_of
 from softverbs.pyverbs import libibverbs_enums as e
 from softverbs.pyverbs.cq import CQ, WC
 from softverbs.pyverbs.device import Context
@@ -58,7 +59,7 @@ class _End:
         join(self.qp, Way(mtu=mtu), psn, (there["gid"], there["qpn"], there["psn"]), _READS)
         talk.tell(connected=True)
         talk.hear()
-        talk.report("up", pid=os.getpid(), gid=gid_name(gid), qpn=self.qp.qp_num, rkey=self.memory.rkey)
+        talk.report("up", pid=os.getpid(), gid=address_of(gid), qpn=self.qp.qp_num, rkey=self.memory.rkey)
         return Region(self.memory.buf, self.memory.lkey, there["address"], there["rkey"])
 
     def counted(self) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from softverbs.cli.common import MTUS, Fault, open_device, opened
-from softverbs.cli.rc import gid_name, is_ipv4
+from softverbs.links.base import address_of, is_ipv4
 
 if TYPE_CHECKING:
     from softverbs.pyverbs.device import CompCntrCaps, Context, DeviceAttr, DeviceAttrEx, PortAttr
@@ -212,4 +212,4 @@ def _gids(context: Context, port: int, count: int) -> Iterator[str]:
 
 def _long_name(gid: bytes) -> str:
     """As ``ibv_devinfo`` writes it: IPv4-mapped addresses keep their prefix."""
-    return f"::ffff:{gid_name(gid)}" if is_ipv4(gid) else gid_name(gid)
+    return f"::ffff:{address_of(gid)}" if is_ipv4(gid) else address_of(gid)

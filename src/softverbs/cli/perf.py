@@ -17,6 +17,7 @@ from softverbs.cli.common import (
     opened,
     patience,
     pcap_option,
+    tcp_port_option,
 )
 from softverbs.cli.common import size as size_type
 from softverbs.cli.exchange import Line, answer, call
@@ -43,15 +44,7 @@ _LEAST = 10
 @click.argument("test", type=click.Choice(TESTS), required=False)
 @click.argument("servername", required=False)
 @click.option("--bw/--lat", "bandwidth", default=True, show_default=True, help="Bandwidth or latency.")
-@click.option(
-    "-p",
-    "--port",
-    "tcp_port",
-    type=click.IntRange(1, 65535),
-    default=18515,
-    show_default=True,
-    help="TCP port of the server.",
-)
+@tcp_port_option
 @device_options
 @click.option("-s", "--size", type=size_type(1, MAX_SIZE), help="Bytes of a message. [default: 65536, of latency 2]")
 @click.option("-a", "--all", "all_sizes", is_flag=True, help="All sizes, powers of two from 2 bytes to 8 MiB.")

@@ -11,7 +11,8 @@ from typing import Any
 
 from softverbs.cli.common import MTUS, Fault, check
 from softverbs.cli.exchange import Line
-from softverbs.cli.rc import ALL_ACCESS, READS_IN_FLIGHT, Region, Timing, Way, gid_name, join, make_qp, random_psn
+from softverbs.cli.rc import ALL_ACCESS, READS_IN_FLIGHT, Region, Timing, Way, join, make_qp, random_psn
+from softverbs.links.base import address_of
 from softverbs.pyverbs import libibverbs_enums as e
 from softverbs.pyverbs.cq import CQ, WC
 from softverbs.pyverbs.device import Context
@@ -220,4 +221,4 @@ class Side:
 
 
 def _text(qpn: int, psn: int, rkey: int, address: int, gid: bytes) -> str:
-    return f"QPN 0x{qpn:06x} PSN 0x{psn:06x} RKey 0x{rkey:08x} VAddr 0x{address:012x} GID {gid_name(gid)}"
+    return f"QPN 0x{qpn:06x} PSN 0x{psn:06x} RKey 0x{rkey:08x} VAddr 0x{address:012x} GID {address_of(gid)}"

@@ -24,6 +24,7 @@ from softverbs.cli.common import (
     opened,
     patience,
     pcap_option,
+    tcp_port_option,
 )
 from softverbs.cli.common import size as size_type
 from softverbs.cli.exchange import ADDRESS_LENGTH, DONE, Address, Line, answer, call
@@ -45,15 +46,7 @@ _LINGER_S = 0.2
 
 @click.command("pingpong", context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("servername", required=False)
-@click.option(
-    "-p",
-    "--port",
-    "tcp_port",
-    type=click.IntRange(1, 65535),
-    default=18515,
-    show_default=True,
-    help="TCP port of the server.",
-)
+@tcp_port_option
 @device_options
 @click.option("-s", "--size", type=size_type(0, 1 << 30), default="4096", show_default=True, help="Bytes of a message.")
 @click.option("-m", "--mtu", type=click.Choice(MTUS), default="1024", show_default=True, help="Path MTU, bytes.")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 import random
-import socket
 import time
 from typing import NamedTuple
 
 from softverbs.cli.common import Fault
+from softverbs.links.base import gid_of, is_ipv4
 from softverbs.pyverbs import libibverbs_enums as e
 from softverbs.pyverbs.addr import GID, AHAttr, GlobalRoute
 from softverbs.pyverbs.comp_cntr import CompCntr, CompCntrInitAttr
@@ -68,24 +68,6 @@ def own_gid(context: Context, port: int, index: int | None, near: str | None) ->
         range(len(gids)), key=lambda number: (gids[number] != wanted, is_ipv4(gids[number]) != is_ipv4(wanted))
     )
     return order[0], gids[order[0]]
-
-
-def gid_of(address: str) -> bytes:
-    """The GID of an IP address, 16 bytes."""
-    host = address.partition("%")[0]
-    if ":" in host:
-        return socket.inet_pton(socket.AF_INET6, host)
-    return bytes(10) + b"\xff\xff" + socket.inet_pton(socket.AF_INET, host)
-
-
-def is_ipv4(gid: bytes) -> bool:
-    """Whether a GID is an IPv4-mapped address."""
-    return gid[:12] == bytes(10) + b"\xff\xff"
-
-
-def gid_name(gid: bytes) -> str:
-    """A GID as people write it: IPv4 where it is an IPv4-mapped address."""
-    return socket.inet_ntop(socket.AF_INET, gid[12:]) if is_ipv4(gid) else socket.inet_ntop(socket.AF_INET6, gid)
 
 
 def make_qp(pd: PD, send_cq: CQ, recv_cq: CQ, send: int, recv: int, port: int = 1, access: int = ALL_ACCESS) -> QP:

@@ -23,11 +23,11 @@ try:
     import cython
 except ImportError:
     from softverbs import _cython as cython
+from softverbs.core.gid import is_ipv4
 
 if not cython.compiled:
     from softverbs.core.memory import crc32, load8, load32, store8
 
-_MAPPED = bytes(10) + b"\xff\xff"
 _BIG_ENDIAN = sys.byteorder == "big"
 _SHORTEST = 16  # a BTH and the ICRC
 
@@ -129,7 +129,7 @@ class IcrcPath:
     def __init__(self, source_gid: bytes, dest_gid: bytes, source_port: int, dest_port: int = 4791) -> None:
         if len(source_gid) != 16 or len(dest_gid) != 16:
             raise ValueError("a GID is 16 bytes")
-        self.ipv4 = source_gid[:12] == _MAPPED and dest_gid[:12] == _MAPPED
+        self.ipv4 = is_ipv4(source_gid) and is_ipv4(dest_gid)
         self._start = zlib.crc32(_masked_headers(source_gid, dest_gid, source_port, dest_port, self.ipv4))
 
     def _headers(self, length: int, identification: int) -> int:

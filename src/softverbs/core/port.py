@@ -6,7 +6,6 @@ Nothing a peer sends is believed before ``_on_frame`` has checked it; what is wr
 """
 
 import errno
-import ipaddress
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +15,7 @@ try:
 except ImportError:
     from softverbs import _cython as cython
 from softverbs.core.errors import PyverbsRDMAError
+from softverbs.core.gid import address_of, is_ipv4
 from softverbs.core.limits import Options
 
 if not cython.compiled:
@@ -423,7 +423,7 @@ class Port(Host):
         source = gids[vector.sgid_index]
         if is_ipv4(source) != is_ipv4(vector.dgid):
             raise PyverbsRDMAError(
-                f"dgid {gid_name(vector.dgid)} and the GID at sgid_index {vector.sgid_index}, {gid_name(source)}, "
+                f"dgid {address_of(vector.dgid)} and the GID at sgid_index {vector.sgid_index}, {address_of(source)}, "
                 "are not of one IP version",
                 errno.EINVAL,
             )
@@ -432,12 +432,9 @@ class Port(Host):
                 vector.sgid_index, vector.dgid, vector.flow_label, vector.traffic_class, vector.hop_limit
             )
         except OSError as error:
-            raise PyverbsRDMAError(f"no route to {gid_name(vector.dgid)}: {error}", errno.EINVAL) from error
+            raise PyverbsRDMAError(f"no route to {address_of(vector.dgid)}: {error}", errno.EINVAL) from error
         local = vector.dgid in gids and not self.link.loops_back
-        nearby = self.link.one_host or vector.dgid in gids or ipaddress.IPv6Address(vector.dgid).is_loopback
-        mapped = ipaddress.IPv6Address(vector.dgid).ipv4_mapped
-        if mapped is not None and mapped.is_loopback:
-            nearby = True
+        nearby = self.link.one_host or vector.dgid in gids or address_of(vector.dgid).is_loopback
         icrc = IcrcPath(source, vector.dgid, self.link.source_ports[vector.sgid_index])
         return Path(route, icrc, local, nearby, self.link.identification_step)
 
@@ -466,14 +463,3 @@ def largest_mtu(payload: int) -> int:
     while mtu > 1 and (128 << mtu) + ROOM_FOR_HEADERS > payload:
         mtu -= 1
     return mtu
-
-
-def is_ipv4(gid: bytes) -> bool:
-    """Whether a GID is an IPv4-mapped address."""
-    return gid[:12] == bytes(10) + b"\xff\xff"
-
-
-def gid_name(gid: bytes) -> str:
-    """A GID as people write it."""
-    address = ipaddress.IPv6Address(gid)
-    return str(address.ipv4_mapped or address)

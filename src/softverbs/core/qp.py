@@ -6,7 +6,6 @@ the queue pair is reset or destroyed.
 """
 
 import errno
-import ipaddress
 import struct
 from typing import Any
 
@@ -15,6 +14,7 @@ try:
 except ImportError:
     from softverbs import _cython as cython
 from softverbs.core.errors import PyverbsRDMAError
+from softverbs.core.gid import address_of
 from softverbs.core.limits import (
     MAX_INLINE_DATA,
     MAX_MESSAGE_SIZE,
@@ -519,7 +519,7 @@ class QueuePair:
             self.requester.reset(values["sq_psn"])
         if mask & EN_SQD_ASYNC_NOTIFY:
             self.notify_drained = bool(values["en_sqd_async_notify"])
-        connection.peer_name = f"peer {gid_text(known_gid(self.attributes))} QP {connection.dest_qp_num:#x}"
+        connection.peer_name = f"peer {address_of(known_gid(self.attributes))} QP {connection.dest_qp_num:#x}"
 
     def _take_path(self, path: Path, vector: AddressVector) -> None:
         self.connection.path = path
@@ -638,9 +638,3 @@ def known_gid(attributes: dict[str, Any]) -> bytes:
     """The peer's GID from the attributes; 16 zeros where it is not known."""
     vector = attributes.get("ah_attr")
     return vector.dgid if vector is not None else bytes(16)
-
-
-def gid_text(gid: bytes) -> str:
-    """A GID as people write it: IPv4 where it is an IPv4-mapped address."""
-    address = ipaddress.IPv6Address(gid)
-    return str(address.ipv4_mapped or address)

@@ -395,9 +395,8 @@ class Responder:
             )
             return None
         if resource.queued:
-            self.queued -= (
-                1  # to be repeated, for a duplicate that was late: the peer has the answer, or it would not go on
-            )
+            # To be repeated, for a duplicate that was late: the peer has the answer, or it would not go on.
+            self.queued -= 1
         self.newest += 1
         resource.kind = kind
         resource.first_psn = self.epsn
