@@ -71,7 +71,7 @@ cdef class CompletionQueue:
     @cython.locals(ring=Ring, slot=uintptr_t)
     cdef void push(
         self, uint64_t wr_id, uint32_t status, uint32_t opcode, uint32_t qp_num, uint32_t byte_len, uint32_t imm,
-        uint32_t wc_flags, bint solicited, object reason
+        uint32_t wc_flags, uint32_t src_qp, bint solicited, object reason
     ) except *
     cdef bint _make_room(self) except -1
     cdef _notify(self)
@@ -126,5 +126,6 @@ cdef class Watch:
 
 cdef int complete(
     CompletionQueue cq, CompCntr counter, uint64_t payload, bint listed, bint solicited, uint64_t wr_id, uint32_t status,
-    uint32_t opcode, uint32_t qp_num, uint32_t byte_len, uint32_t imm, uint32_t wc_flags, object reason
+    uint32_t opcode, uint32_t qp_num, uint32_t byte_len, uint32_t imm, uint32_t wc_flags, uint32_t src_qp,
+    object reason
 ) except -1

@@ -167,6 +167,7 @@ class CompletionQueue:
         byte_len: int,
         imm: int,
         wc_flags: int,
+        src_qp: int,
         solicited: bool,
         reason: str | None,
     ) -> None:
@@ -183,7 +184,7 @@ class CompletionQueue:
         store32(slot + CQ_BYTE_LEN, byte_len)
         store32(slot + CQ_IMM, imm)
         store32(slot + CQ_QP_NUM, qp_num)
-        store32(slot + CQ_SRC_QP, 0)
+        store32(slot + CQ_SRC_QP, src_qp)
         store32(slot + CQ_FLAGS, wc_flags)
         store64(slot + CQ_PKEY_INDEX, 0)
         store64(slot + CQ_TIMESTAMP, self.port.now)
@@ -582,6 +583,7 @@ def complete(
     byte_len: int,
     imm: int,
     wc_flags: int,
+    src_qp: int,
     reason: str | None,
 ) -> None:
     """Retires one work request: first the counter, then the completion queue.
@@ -593,4 +595,4 @@ def complete(
     if counter is not None:
         counter.record(status, payload)
     if listed or status != WC_SUCCESS:
-        cq.push(wr_id, status, opcode, qp_num, byte_len, imm, wc_flags, solicited, reason)
+        cq.push(wr_id, status, opcode, qp_num, byte_len, imm, wc_flags, src_qp, solicited, reason)

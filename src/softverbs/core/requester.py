@@ -541,6 +541,7 @@ class Requester:
             length,
             0,
             0,
+            0,
             reason,
         )
         if self.doomed and not self.failed and self.sq.head == self.doom_index:

@@ -333,6 +333,7 @@ class Responder:
                 self.write_length,
                 immediate,
                 WC_WITH_IMM,
+                0,
                 solicited,
                 None,
             )
@@ -464,6 +465,7 @@ class Responder:
             length,
             immediate,
             wc_flags,
+            0,
             reason,
         )
 
