@@ -24,7 +24,8 @@ import softverbs.device as module
 from softverbs.core.completion import CompCntr, CompletionQueue
 from softverbs.core.errors import PyverbsRDMAError, PyverbsUserError
 from softverbs.core.limits import Options
-from softverbs.core.qp import AddressVector, QueuePair
+from softverbs.core.address import AddressVector
+from softverbs.core.qp import QueuePair
 from softverbs.core.regions import ProtectionDomain
 from softverbs.core.wr import SendWR
 from softverbs.device import NAP, Device, default_device

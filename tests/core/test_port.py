@@ -10,13 +10,14 @@ from tests.netsim import frames
 from tests.netsim.pair import REM_ACCESS_ERR, SUCCESS, WR_WRITE, Pair
 from tests.netsim.sim import ERR, RESET, RTS, SECOND, TIMEOUT_NS, Sim, connect, move
 
+from softverbs.core.address import AddressVector
 from softverbs.core.completion import CompCntr, CompletionQueue
 from softverbs.core.errors import PyverbsRDMAError
 from softverbs.core.limits import Options
 from softverbs.core.lock import Lock
 from softverbs.core.memory import Block
 from softverbs.core.port import Port, largest_mtu
-from softverbs.core.qp import AddressVector, QueuePair
+from softverbs.core.qp import QueuePair
 from softverbs.core.regions import ProtectionDomain
 from softverbs.core.wr import SGE, SendWR
 from softverbs.links.inproc import Network
@@ -269,11 +270,11 @@ def test_no_route() -> None:
 
 @pytest.mark.parametrize(
     ("payload", "mtu"),
-    [(65507, 5), (4096 + 36, 5), (4096 + 35, 4), (2048 + 36, 4), (1472, 3), (1059, 2), (512 + 36, 2), (547, 1), (1, 1)],
+    [(65507, 5), (4096 + 40, 5), (4096 + 39, 4), (2048 + 40, 4), (1472, 3), (1063, 2), (512 + 40, 2), (551, 1), (1, 1)],
 )
 def test_the_mtu_is_the_largest_that_fits_a_frame(payload: int, mtu: int) -> None:
     assert largest_mtu(payload) == mtu
-    if payload > 256 + 36:
+    if payload > 256 + 40:
         with Sim(payload) as sim:
             assert sim.node().port.active_mtu == mtu
 

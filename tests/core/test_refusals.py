@@ -247,16 +247,24 @@ def test_write_of_two_packets_brings_another_length_than_announced(announced: in
         assert pair.b.count(REMOTE_WRITE) == (0, 0)
 
 
-@pytest.mark.parametrize("opcode", ["RC_FLUSH", "RC_ATOMIC_WRITE"])
-def test_operations_that_are_not_supported(opcode: str) -> None:
-    """They have a RETH where an atomic has its header: nothing may be added to anything."""
+@pytest.mark.parametrize(("offset", "length", "payload"), [(0, 8, 4), (0, 8, 12), (4, 8, 8), (0, 16, 8)])
+def test_an_atomic_write_is_of_8_bytes_that_are_aligned(offset: int, length: int, payload: int) -> None:
     with Pair() as pair:
         memory = pair.b.memory
-        feth = bytes(4) if opcode == "RC_FLUSH" else b""
-        payload = b"" if opcode == "RC_FLUSH" else b"\1" * 8
-        inject(pair, frames.OPCODES[opcode], feth + frames.put_reth(memory.iova, memory.key, 8) + payload)
+        reth = frames.put_reth(memory.iova + offset, memory.key, length)
+        inject(pair, frames.OPCODES["RC_ATOMIC_WRITE"], reth + b"\1" * payload)
         invalid(pair, 0x1000)
         assert memory.at(0, 64) == bytes(64)
+        assert pair.b.count(REMOTE_WRITE) == (0, 0)
+
+
+@pytest.mark.parametrize("feth", [0, 4, 8, 0x21, 0x31])
+def test_a_flush_of_no_known_kind(feth: int) -> None:
+    with Pair() as pair:
+        memory = pair.b.memory
+        body = feth.to_bytes(4, "big") + frames.put_reth(memory.iova, memory.key, 8)
+        inject(pair, frames.OPCODES["RC_FLUSH"], body)
+        invalid(pair, 0x1000)
         assert pair.b.count(REMOTE_READ) == (0, 0)
 
 

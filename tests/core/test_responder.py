@@ -41,8 +41,8 @@ from tests.netsim.sim import (
 )
 from tests.netsim.sim import REMOTE_READ as CAN_READ
 
+from softverbs.core.address import AddressVector
 from softverbs.core.limits import Options
-from softverbs.core.qp import AddressVector
 from softverbs.core.wr import SGE, RecvWR, SendWR
 
 QP_FATAL, QP_REQ_ERR, QP_ACCESS_ERR, COMM_EST = 1, 2, 3, 4

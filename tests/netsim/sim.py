@@ -14,7 +14,8 @@ from typing import Any
 
 from softverbs.core.completion import CompChannel, CompCntr, CompletionQueue
 from softverbs.core.limits import Options
-from softverbs.core.qp import AddressVector, QueuePair
+from softverbs.core.address import AddressVector
+from softverbs.core.qp import QueuePair
 from softverbs.core.qp_states import (
     ACCESS_FLAGS,
     AV,

@@ -59,21 +59,41 @@ cdef class CompletionQueue:
     cdef readonly int armed
     cdef public int users
     cdef readonly bint overrun
+    cdef readonly uint64_t added
+    cdef readonly uint64_t failed
+    cdef readonly uint64_t purged
     cdef readonly uint64_t lost
+    cdef readonly uint32_t event_count
+    cdef readonly int64_t event_period
+    cdef readonly uint32_t held
+    cdef readonly int64_t event_due
     cdef readonly uint64_t events_queued
     cdef readonly uint64_t events_read
     cdef readonly uint64_t events_acked
     cdef dict reasons
+    cdef readonly object late
     cdef bint debug
     cdef bint keeps_on
     cdef public object user
     cdef readonly bint closed
-    @cython.locals(ring=Ring, slot=uintptr_t)
+    @cython.locals(due=int64_t)
     cdef void push(
         self, uint64_t wr_id, uint32_t status, uint32_t opcode, uint32_t qp_num, uint32_t byte_len, uint32_t imm,
         uint32_t wc_flags, uint32_t src_qp, bint solicited, object reason
     ) except *
+    @cython.locals(
+        wr_id=uint64_t, status=uint32_t, opcode=uint32_t, qp_num=uint32_t, byte_len=uint32_t, imm=uint32_t,
+        wc_flags=uint32_t, src_qp=uint32_t, solicited=bint
+    )
+    cpdef int64_t release(self, int64_t now) except? -2
+    @cython.locals(ring=Ring, slot=uintptr_t)
+    cdef void _append(
+        self, uint64_t wr_id, uint32_t status, uint32_t opcode, uint32_t qp_num, uint32_t byte_len, uint32_t imm,
+        uint32_t wc_flags, uint32_t src_qp, bint solicited, object reason
+    ) except *
     cdef bint _make_room(self) except -1
+    cdef void _hold(self) except *
+    cpdef int64_t publish(self, int64_t now) except? -1
     cdef _notify(self)
     @cython.locals(ring=Ring, slot=uintptr_t, kept=uint64_t, index=uint64_t, reasons=dict)
     cpdef purge(self, uint32_t qp_num)
@@ -82,10 +102,12 @@ cdef class CompletionQueue:
     @cython.locals(ring=Ring, slot=uintptr_t, wc=WC)
     cdef WC _take(self)
     cdef _poison(self, WC wc)
+    cpdef list rings(self)
     cpdef uint64_t timestamp(self) noexcept
     cpdef uint64_t count(self) noexcept
     @cython.locals(ring=Ring, old=Ring, index=uint64_t, reasons=dict)
     cpdef resize(self, object cqe)
+    cpdef list rings(self)
 
 cdef class CompCntr:
     cdef readonly Host port

@@ -143,11 +143,22 @@ class CompletionQueue:
         self.armed = NOT_ARMED
         self.users = 0
         self.overrun = False
+        #: Completions, those of them in error, those removed with their QP, and those that found no room.
+        self.added = 0
+        self.failed = 0
+        self.purged = 0
         self.lost = 0
+        #: Moderation: completions for one event, 0 for none; how long they may wait, ns; how many do; until when, 0: none.
+        self.event_count = 0
+        self.event_period = 0
+        self.held = 0
+        self.event_due = 0
         self.events_queued = 0
         self.events_read = 0
         self.events_acked = 0
         self.reasons: dict[int, str] = {}
+        #: Completions that a fault keeps back, each with its time, in order.
+        self.late: deque[tuple[Any, ...]] = deque()
         self.debug = options.debug
         self.keeps_on = options.overrun == "rxe"
         self.user: Any = None
@@ -159,18 +170,30 @@ class CompletionQueue:
     # -- the device's side
 
     def push(
-        self,
-        wr_id: int,
-        status: int,
-        opcode: int,
-        qp_num: int,
-        byte_len: int,
-        imm: int,
-        wc_flags: int,
-        src_qp: int,
-        solicited: bool,
-        reason: str | None,
-    ) -> None:
+        self, wr_id: int, status: int, opcode: int, qp_num: int, byte_len: int, imm: int, wc_flags: int, src_qp: int,
+        solicited: bool, reason: str | None,
+    ) -> None:  # fmt: skip
+        """A completion: appends its entry, unless a fault makes that wait."""
+        if self.port.plan is not None:
+            due = self.port.plan.on_completion(self, wr_id, status, opcode, qp_num)
+            if due != 0:
+                self.late.append(
+                    (due, wr_id, status, opcode, qp_num, byte_len, imm, wc_flags, src_qp, solicited, reason)
+                )
+                return
+        self._append(wr_id, status, opcode, qp_num, byte_len, imm, wc_flags, src_qp, solicited, reason)
+
+    def release(self, now: int) -> int:
+        """Appends the late entries whose time has come, in order; when the next is due, or -1."""
+        while self.late and self.late[0][0] <= now:
+            _, wr_id, status, opcode, qp_num, byte_len, imm, wc_flags, src_qp, solicited, reason = self.late.popleft()
+            self._append(wr_id, status, opcode, qp_num, byte_len, imm, wc_flags, src_qp, solicited, reason)
+        return self.late[0][0] if self.late else -1
+
+    def _append(
+        self, wr_id: int, status: int, opcode: int, qp_num: int, byte_len: int, imm: int, wc_flags: int, src_qp: int,
+        solicited: bool, reason: str | None,
+    ) -> None:  # fmt: skip
         """Appends an entry and raises the event that it is due (IBA 11.4.2.2)."""
         ring = self.ring
         if self.overrun or ring.full():
@@ -191,8 +214,14 @@ class CompletionQueue:
         if reason is not None:
             self.reasons[ring.tail] = reason
         ring.tail += 1
+        self.added += 1
+        if status != WC_SUCCESS:
+            self.failed += 1
         if self.armed != NOT_ARMED and (self.armed == ARMED_ANY or solicited or status != WC_SUCCESS):
-            self._notify()
+            if self.event_count > 1:
+                self._hold()
+            else:
+                self._notify()
 
     def _make_room(self) -> bool:
         """What happens to an entry that finds the queue full; whether there is room for it now."""
@@ -209,14 +238,36 @@ class CompletionQueue:
                 self.port.on_overrun(self)
         return False
 
+    def _hold(self) -> None:
+        """A completion that is due an event, under moderation: the event waits for more of them, or for its time."""
+        self.held += 1
+        if self.held >= self.event_count:
+            self._notify()
+        elif self.held == 1:
+            self.event_due = self.port.now + self.event_period
+            self.port.delay_counter(self)
+
+    def publish(self, now: int) -> int:
+        """Raises the event that moderation has held back until now; when it is due, or -1."""
+        if self.event_due == 0:
+            return -1
+        if now < self.event_due:
+            return self.event_due
+        self._notify()
+        return -1
+
     def _notify(self) -> None:
         self.armed = NOT_ARMED
+        self.held = 0
+        self.event_due = 0
         if self.channel is not None:
             self.events_queued += 1
             self.channel.push(self)
 
     def purge(self, qp_num: int) -> None:
         """Removes the entries of a QP that is destroyed or reset; the others keep their order."""
+        if self.late:
+            self.late = deque([entry for entry in self.late if entry[4] != qp_num])
         ring = self.ring
         kept = ring.head
         reasons = self.reasons
@@ -224,6 +275,7 @@ class CompletionQueue:
         for index in range(ring.head, ring.tail):
             slot = ring.slot(index)
             if load32(slot + CQ_QP_NUM) == qp_num:
+                self.purged += 1
                 continue
             if kept != index:
                 copy(ring.slot(kept), slot, CQ_SLOT)
@@ -242,6 +294,8 @@ class CompletionQueue:
         port = self.port
         port.lock.acquire()
         try:
+            if port.plan is not None and limit > 0:
+                port.plan.on_poll(self)
             if self.ring.tail == self.ring.head:
                 port.drive()
                 if self.ring.tail > self.ring.head:
@@ -306,6 +360,34 @@ class CompletionQueue:
         else:
             self.armed = ARMED_ANY
 
+    def rings(self) -> list[Ring]:
+        """Its memory, which can be moved elsewhere before anybody uses it."""
+        return [self.ring]
+
+    def moderate(self, count: int, period: int) -> None:
+        """One event for ``count`` completions, or after ``period`` ns (ibv_modify_cq(3)); either 0: one for each."""
+        self.event_count = count if period else 0
+        self.event_period = period
+        if self.held and self.held >= self.event_count:
+            self._notify()
+
+    def statistics(self) -> dict[str, int]:
+        """Extension: what has happened to it since it was made."""
+        return {
+            "completions": self.added,
+            "errors": self.failed,
+            "waiting": self.ring.count(),
+            "lost": self.lost,
+            "purged": self.purged,
+            "events": self.events_queued,
+            "events_read": self.events_read,
+            "events_acknowledged": self.events_acked,
+        }
+
+    def rings(self) -> list[Ring]:
+        """The memory of the queue."""
+        return [self.ring]
+
     def resize(self, cqe: int) -> None:
         """Another capacity (ibv_resize_cq(3)); every entry is kept, in order.
 
@@ -353,6 +435,8 @@ class CompletionQueue:
                 f"completion queue {self.handle} is used by {self.users} QP or SRQ queues", errno.EBUSY
             )
         self.closed = True
+        self.late.clear()
+        self.event_due = 0
         if self.channel is not None:
             self.channel.forget(self)
             self.channel.users -= 1
@@ -429,6 +513,8 @@ class CompCntr:
         return amount
 
     def _changed(self) -> None:
+        if self.port.plan is not None:
+            self.port.plan.on_counter(self)
         if self.late:
             self.port.delay_counter(self)
             self.pending.append((self.port.now + self.delay, self.value, self.errors))
@@ -571,27 +657,19 @@ class Watch:
 
 
 def complete(
-    cq: CompletionQueue,
-    counter: "CompCntr | None",
-    payload: int,
-    listed: bool,
-    solicited: bool,
-    wr_id: int,
-    status: int,
-    opcode: int,
-    qp_num: int,
-    byte_len: int,
-    imm: int,
-    wc_flags: int,
-    src_qp: int,
-    reason: str | None,
-) -> None:
+    cq: CompletionQueue, counter: "CompCntr | None", payload: int, listed: bool, solicited: bool, wr_id: int,
+    status: int, opcode: int, qp_num: int, byte_len: int, imm: int, wc_flags: int, src_qp: int, reason: str | None,
+) -> None:  # fmt: skip
     """Retires one work request: first the counter, then the completion queue.
 
     :param counter: attached to this QP and operation, or None
     :param payload: bytes that a BYTES counter counts
     :param listed: whether success makes an entry (signaled); an error always does
     """
+    if cq.port.plan is not None:
+        changed = cq.port.plan.on_retire(wr_id, status, opcode, qp_num)
+        if changed is not None:
+            status, reason = changed
     if counter is not None:
         counter.record(status, payload)
     if listed or status != WC_SUCCESS:

@@ -3,15 +3,18 @@ from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 from softverbs.core.egress cimport Path
 from softverbs.core.host cimport Host
 from softverbs.core.memory cimport raw_copy as copy, raw_load32 as load32, raw_load64 as load64
+from softverbs.core.opcodes cimport RC
 from softverbs.core.regions cimport ProtectionDomain, Regions
 from softverbs.core.rings cimport SGE_LENGTH, SGE_LKEY, SGE_SIZE
 
 cdef class Connection:
     cdef readonly Host port
     cdef readonly Regions regions
-    cdef readonly ProtectionDomain pd
+    cdef public ProtectionDomain pd
     cdef readonly uint32_t qp_num
     cdef public uint32_t dest_qp_num
+    cdef public int transport
+    cdef public uint32_t qkey
     cdef public Path path
     cdef public bint connected
     cdef public uint32_t mtu

@@ -1,4 +1,7 @@
-"""What the requester and the responder of one queue pair both read. Owner and only writer: the queue pair."""
+"""What the requester and the responder of one queue pair both read. Owner: the queue pair.
+
+It alone writes it, but for the protection domain of an XRC target, which is that of the SRQ that a request names.
+"""
 
 try:
     import cython
@@ -9,6 +12,7 @@ if not cython.compiled:
     from softverbs.core.egress import Path
     from softverbs.core.host import Host
     from softverbs.core.memory import copy, load32, load64
+    from softverbs.core.opcodes import RC
     from softverbs.core.regions import ProtectionDomain, Regions
     from softverbs.core.rings import SGE_LENGTH, SGE_LKEY, SGE_SIZE
 
@@ -20,7 +24,7 @@ class Connection:
         """
         :param port: the port of the queue pair
         :param regions: the device's memory regions
-        :param pd: protection domain of the queue pair
+        :param pd: protection domain of the queue pair; None for an XRC target
         :param qp_num: its number
         """
         self.port = port
@@ -28,6 +32,9 @@ class Connection:
         self.pd = pd
         self.qp_num = qp_num
         self.dest_qp_num = 0
+        #: What the transport adds to the opcode of an operation (``opcodes``).
+        self.transport = RC
+        self.qkey = 0
         #: There is one from RTR on: ``connected``.
         self.path: Path = None  # type: ignore[assignment]
         self.connected = False

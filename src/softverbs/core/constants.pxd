@@ -8,6 +8,8 @@ cdef int WR_ATOMIC_FETCH_AND_ADD
 cdef int WR_LOCAL_INV
 cdef int WR_BIND_MW
 cdef int WR_SEND_WITH_INV
+cdef int WR_FLUSH
+cdef int WR_ATOMIC_WRITE
 cdef int SEND_FENCE
 cdef int SEND_SIGNALED
 cdef int SEND_SOLICITED
@@ -36,6 +38,8 @@ cdef int WC_COMP_SWAP
 cdef int WC_FETCH_ADD
 cdef int WC_BIND_MW
 cdef int WC_LOCAL_INV
+cdef int WC_FLUSH
+cdef int WC_ATOMIC_WRITE
 cdef int WC_RECV
 cdef int WC_RECV_RDMA_WITH_IMM
 cdef int WC_GRH
@@ -47,6 +51,8 @@ cdef int ACCESS_REMOTE_READ
 cdef int ACCESS_REMOTE_ATOMIC
 cdef int ACCESS_MW_BIND
 cdef int ACCESS_ZERO_BASED
+cdef int ACCESS_FLUSH_GLOBAL
+cdef int ACCESS_FLUSH_PERSISTENT
 cdef int QPS_RESET
 cdef int QPS_INIT
 cdef int QPS_RTR
@@ -63,9 +69,16 @@ cdef int EVENT_SQ_DRAINED
 cdef int EVENT_DEVICE_FATAL
 cdef int EVENT_PORT_ACTIVE
 cdef int EVENT_PORT_ERR
+cdef int EVENT_SRQ_LIMIT_REACHED
+cdef int EVENT_QP_LAST_WQE_REACHED
 cdef int OP_SEND
 cdef int OP_RECV
 cdef int OP_RDMA_READ
 cdef int OP_REMOTE_RDMA_READ
 cdef int OP_RDMA_WRITE
 cdef int OP_REMOTE_RDMA_WRITE
+cdef int QPT_RC
+cdef int QPT_UC
+cdef int QPT_UD
+cdef int QPT_XRC_SEND
+cdef int QPT_XRC_RECV

@@ -15,6 +15,8 @@ cdef class Path:
     cdef readonly bint local
     cdef readonly bint nearby
     cdef readonly int step
+    cdef readonly bint group
+    cdef readonly object peer
 
 cdef class Egress:
     cdef Block block

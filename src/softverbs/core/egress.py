@@ -5,6 +5,8 @@ call (segmentation offload). A burst ends when the destination or the length cha
 Owner: the port. Requesters and responders only ask for room, write a frame and commit it.
 """
 
+from typing import Any
+
 try:
     import cython
 except ImportError:
@@ -26,14 +28,20 @@ class Path:
     ``local``: to this very port, without a link and so without an ICRC.
     """
 
-    def __init__(self, route: object, icrc: "IcrcPath", local: bool, nearby: bool, step: int) -> None:
+    def __init__(
+        self, route: object, icrc: "IcrcPath", local: bool, nearby: bool, step: int, group: bool, peer: object
+    ) -> None:
         """
         :param route: opaque to the core, from the link
         :param icrc: the ICRC of frames on this path
         :param local: deliver to the same port
         :param nearby: the peer is on this host
         :param step: segment i of a burst has the IPv4 identification ``i * step``
+        :param group: to a multicast group: over the link, and to members at this port
+        :param peer: what the receiving side knows of the sender, where that is this port
         """
+        self.group = group
+        self.peer: Any = peer
         self.route = route
         self.icrc = icrc
         self.local = local

@@ -10,6 +10,11 @@ def is_ipv4(gid: bytes) -> bool:
     return gid[:12] == _MAPPED
 
 
+def is_multicast(gid: bytes) -> bool:
+    """Whether a GID is that of a multicast group: an IPv6 multicast address, or an IPv4 one that is mapped."""
+    return gid[0] == 0xFF or (is_ipv4(gid) and gid[12] >> 4 == 0xE)
+
+
 def address_of(gid: bytes) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
     """The address that a GID stands for; ``str()`` writes it as people do."""
     address = ipaddress.IPv6Address(gid)

@@ -52,6 +52,12 @@ cpdef void put_deth(uintptr_t address, uint32_t qkey, uint32_t src_qpn) noexcept
 cpdef uint32_t deth_qkey(uintptr_t address) noexcept
 cpdef uint32_t deth_src_qpn(uintptr_t address) noexcept
 
+cpdef void put_xrceth(uintptr_t address, uint32_t srqn) noexcept
+cpdef uint32_t xrceth_srqn(uintptr_t address) noexcept
+cpdef void put_feth(uintptr_t address, uint32_t level_and_type) noexcept
+cpdef int feth_type(uintptr_t address) noexcept
+cpdef int feth_level(uintptr_t address) noexcept
+
 cpdef void put_atomic_eth(uintptr_t address, uint64_t va, uint32_t rkey, uint64_t swap_add, uint64_t compare) noexcept
 cpdef uint64_t atomic_va(uintptr_t address) noexcept
 cpdef uint32_t atomic_rkey(uintptr_t address) noexcept

@@ -1,4 +1,4 @@
-"""The transport headers: BTH, RETH, AETH, DETH, AtomicETH, AtomicAckETH, ImmDt and IETH (IBA 9.2 to 9.6).
+"""The transport headers: BTH, RETH, AETH, DETH, XRCETH, FETH, AtomicETH, AtomicAckETH, ImmDt and IETH (IBA 9.2 to 9.6).
 
 Every function takes the address of the first byte of its header. ``put_`` functions write all bytes of it, readers
 read one field. All fields are in network order, but for immediate data: see ``put_imm``.
@@ -8,6 +8,8 @@ BTH, 12        opcode 8, SE 1, MigReq 1, pad 2, TVer 4, P_Key 16 | reserved 8, Q
 RETH, 16       virtual address 64, R_Key 32, length 32
 AETH, 4        syndrome 8, MSN 24
 DETH, 8        Q_Key 32 | reserved 8, source QPN 24
+XRCETH, 4      reserved 8, number of the SRQ 24 (annex A14)
+FETH, 4        reserved 26, selectivity level 2, placement type 4 (annex A19)
 AtomicETH, 28  virtual address 64, R_Key 32, swap or add 64, compare 64
 AtomicAck, 8   the value that was there 64
 =============  ==========================================================================================
@@ -154,6 +156,31 @@ def deth_qkey(address: int) -> int:
 def deth_src_qpn(address: int) -> int:
     """The number of the QP that sent it."""
     return load32be(address + 4) & 0xFFFFFF
+
+
+def put_xrceth(address: int, srqn: int) -> None:
+    """Writes an XRCETH."""
+    store32be(address, srqn)
+
+
+def xrceth_srqn(address: int) -> int:
+    """The number of the XRC SRQ."""
+    return load32be(address) & 0xFFFFFF
+
+
+def put_feth(address: int, level_and_type: int) -> None:
+    """Writes a FETH: placement type (4 bits), selectivity level << 4 (2 bits)."""
+    store32be(address, level_and_type)
+
+
+def feth_type(address: int) -> int:
+    """The placement type: 1 for global visibility, 2 for persistence."""
+    return load32be(address) & 15
+
+
+def feth_level(address: int) -> int:
+    """The selectivity level: 0 for a range, 1 for a whole memory region."""
+    return load32be(address) >> 4 & 3
 
 
 def put_atomic_eth(address: int, va: int, rkey: int, swap_add: int, compare: int) -> None:

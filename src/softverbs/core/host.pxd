@@ -10,11 +10,23 @@ cdef class Host:
     cdef readonly int num_comp_vectors
     cdef readonly int active_mtu
     cdef readonly object regions
+    cdef readonly object link
     cdef readonly dict counts
     cdef readonly int handles
+    cdef public object plan
+    cdef readonly list addresses
+    cdef list free_addresses
+    cdef readonly dict srqs
+    cdef uint32_t srq_seed
+    cdef public uint64_t qkey_violations
+    cdef public uint64_t no_receive
     cdef public uint64_t completions_lost
     cpdef int enter(self, object kind, int limit) except? 0
     cpdef leave(self, object kind)
+    cpdef uint32_t enter_address(self, object handle) except? 0
+    cpdef remove_address(self, object handle)
+    cpdef uint32_t enter_srq(self, object srq) except? 0
+    cpdef remove_srq(self, object srq)
     cpdef drive(self)
     cpdef catch_up(self)
     cpdef schedule(self, object qp)
@@ -23,5 +35,7 @@ cdef class Host:
     cpdef on_overrun(self, object cq)
     cpdef delay_counter(self, object counter)
     cpdef object path_to(self, object vector)
-    cpdef uint32_t enter_qp(self, object qp) except? 0
+    cpdef uint32_t enter_qp(self, object qp, int number) except? 0
+    cpdef attach_mcast(self, object qp, bytes gid)
+    cpdef detach_mcast(self, object qp, bytes gid)
     cpdef remove_qp(self, object qp)

@@ -31,8 +31,20 @@ class Host:
         self.num_comp_vectors = NUM_COMP_VECTORS
         self.active_mtu = 5
         self.regions: Any = None
+        self.link: Any = None
         self.counts: dict[str, int] = {}
         self.handles = 0
+        #: Failure on demand, or None (docs/faults.md).
+        self.plan: Any = None
+        #: Address handles by handle; 0 is none.
+        self.addresses: list[Any] = [None]
+        self.free_addresses: list[int] = []
+        #: Shared receive queues by number.
+        self.srqs: dict[int, Any] = {}
+        self.srq_seed = 0
+        #: Datagrams dropped since their Q_Key was wrong, and messages since no receive was posted.
+        self.qkey_violations = 0
+        self.no_receive = 0
         #: Completions that found their queue full.
         self.completions_lost = 0
 
@@ -52,6 +64,38 @@ class Host:
     def leave(self, kind: str) -> None:
         """Counts an object out."""
         self.counts[kind] -= 1
+
+    def enter_address(self, handle: Any) -> int:
+        """Gives an address handle its place; ENOMEM past ``max_ah``."""
+        self.enter("address handle", self.options.max_ah)
+        if self.free_addresses:
+            index = self.free_addresses.pop()
+            self.addresses[index] = handle
+        else:
+            index = len(self.addresses)
+            self.addresses.append(handle)
+        return index
+
+    def remove_address(self, handle: Any) -> None:
+        """An address handle is gone. Its place is not given away soon, so that a late user is noticed."""
+        self.addresses[handle.handle] = None
+        self.free_addresses.insert(0, handle.handle)
+        self.leave("address handle")
+
+    def enter_srq(self, srq: Any) -> int:
+        """Gives a shared receive queue its number, 24 bits, not 0; ENOMEM past ``max_srq``."""
+        self.enter("SRQ", self.options.max_srq)
+        number = (self.srq_seed + 1) & 0xFFFFFF or 1
+        while number in self.srqs:
+            number = (number + 1) & 0xFFFFFF or 1
+        self.srq_seed = number
+        self.srqs[number] = srq
+        return number
+
+    def remove_srq(self, srq: Any) -> None:
+        """A shared receive queue is gone: its number finds nothing."""
+        del self.srqs[srq.srq_num]
+        self.leave("SRQ")
 
     def drive(self) -> None:
         """Makes progress on behalf of an application that polls. The lock is held."""
@@ -85,8 +129,16 @@ class Host:
         """The ``Path`` to an address vector; PyverbsRDMAError where there is none."""
         raise NotImplementedError
 
-    def enter_qp(self, qp: Any) -> int:
-        """Gives a new queue pair its number; ENOMEM where there are too many."""
+    def enter_qp(self, qp: Any, number: int) -> int:
+        """Gives a new queue pair its number, ``number`` if it is not -1; ENOMEM where there are too many."""
+        raise NotImplementedError
+
+    def attach_mcast(self, qp: Any, gid: bytes) -> None:
+        """Adds a queue pair to a multicast group; PyverbsRDMAError where it cannot be."""
+        raise NotImplementedError
+
+    def detach_mcast(self, qp: Any, gid: bytes) -> None:
+        """Takes a queue pair out of a multicast group."""
         raise NotImplementedError
 
     def remove_qp(self, qp: Any) -> None:

@@ -14,9 +14,14 @@ MAX_CQE = 1048576
 MAX_MR = 1048576
 MAX_MR_SIZE = 2**63  # bytes
 MAX_MW = 65536
+MAX_DM_SIZE = 2**30  # bytes
 MAX_PD = 65536
 MAX_AH = 65536
 MAX_SRQ = 16384
+MAX_SRQ_WR = 32768
+MAX_XRCD = 65536
+MAX_MCAST_GRP = 8192
+MAX_MCAST_QP_ATTACH = 4096
 MAX_RD_ATOMIC = 128
 MAX_MESSAGE_SIZE = 2**30  # bytes; the specification allows 2^31 (IBA 9.4)
 MAX_PKEYS = 1
@@ -60,7 +65,14 @@ class Options:
     max_cqe: int = MAX_CQE
     max_mr: int = MAX_MR
     max_pd: int = MAX_PD
+    max_mw: int = MAX_MW
+    #: Bytes of the device's own memory (ibv_alloc_dm(3)); 0: it has none.
+    max_dm_size: int = 1024 * 1024
     max_qp_wr: int = MAX_QP_WR
+    max_srq: int = MAX_SRQ
+    max_srq_wr: int = MAX_SRQ_WR
+    max_xrcd: int = MAX_XRCD
+    max_ah: int = MAX_AH
 
     def __post_init__(self) -> None:
         for name, allowed in _CHOICES.items():
@@ -126,5 +138,11 @@ _RANGES = {
     "max_cqe": (1, MAX_CQE),
     "max_mr": (1, MAX_MR),
     "max_pd": (1, MAX_PD),
+    "max_mw": (0, MAX_MW),
+    "max_dm_size": (0, MAX_DM_SIZE),
     "max_qp_wr": (1, MAX_QP_WR),
+    "max_srq": (1, MAX_SRQ),
+    "max_srq_wr": (1, MAX_SRQ_WR),
+    "max_xrcd": (1, MAX_XRCD),
+    "max_ah": (1, MAX_AH),
 }

@@ -21,6 +21,7 @@ cdef uint32_t ATOMIC_ETH
 cdef uint32_t ATOMIC_ACK_ETH
 cdef uint32_t DETH
 cdef uint32_t FETH
+cdef uint32_t XRCETH
 
 cdef int RC_SEND_FIRST
 cdef int RC_SEND_MIDDLE
@@ -65,6 +66,11 @@ cdef int CNP
 cdef int EXPLAIN
 
 cdef int BTH_LENGTH
+cdef int RC
+cdef int UC
+cdef int UD
+cdef int XRC
+cdef int TRANSPORT_BITS
 
 cdef list _names
 cdef uint32_t[256] _flags

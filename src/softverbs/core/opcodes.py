@@ -1,7 +1,8 @@
 """The opcode table (IBA 9.2, table 38): what each BTH opcode means and which headers follow the BTH.
 
 ``_TABLE`` is the only place that says so; the look-ups below are made from it once, at import. The three high bits
-of an opcode are the transport (RC 000, UC 001, UD 011), the five low ones the operation.
+of an opcode are the transport (RC 000, UC 001, UD 011, XRC 101), the five low ones the operation. XRC has the
+operations of RC up to the SENDs with invalidate, its requests with an XRCETH (annex A14).
 
 Compiled, the constants are C integers that Python does not see: ``NAMES`` and ``FLAG_NAMES`` hold them by name.
 """
@@ -28,6 +29,7 @@ ATOMIC_ETH = 1 << 17
 ATOMIC_ACK_ETH = 1 << 18
 DETH = 1 << 19
 FETH = 1 << 20
+XRCETH = 1 << 21
 
 RC_SEND_FIRST = 0x00
 RC_SEND_MIDDLE = 0x01
@@ -74,6 +76,12 @@ CNP = 0x81
 EXPLAIN = 0xC0
 
 BTH_LENGTH = 12
+# Transports: what is added to the opcode of an operation.
+RC = 0x00
+UC = 0x20
+UD = 0x60
+XRC = 0xA0
+TRANSPORT_BITS = 0xE0
 
 FLAG_NAMES: dict[str, int] = {
     "KNOWN": KNOWN,
@@ -97,6 +105,7 @@ FLAG_NAMES: dict[str, int] = {
     "ATOMIC_ACK_ETH": ATOMIC_ACK_ETH,
     "DETH": DETH,
     "FETH": FETH,
+    "XRCETH": XRCETH,
 }
 
 # (opcode, name, flags). ATOMIC_WRITE has no WRITE bit: it is answered with a read response, as no plain write is.
@@ -154,17 +163,18 @@ _TABLE: tuple[tuple[int, str, int], ...] = (
 
 # Extended headers in the order in which they follow the BTH, and their lengths in bytes.
 _HEADERS: tuple[tuple[int, int], ...] = (
+    (DETH, 8),
+    (XRCETH, 4),
     (FETH, 4),
     (RETH, 16),
     (AETH, 4),
     (ATOMIC_ETH, 28),
     (ATOMIC_ACK_ETH, 8),
-    (DETH, 8),
     (IMM, 4),
     (IETH, 4),
 )
 
-NAMES: dict[str, int] = {row[1]: row[0] for row in _TABLE}
+NAMES: dict[str, int] = {}
 
 _names: list[str] = [f"0x{opcode:02X}" for opcode in range(256)]
 _flags = [0] * 256
@@ -173,9 +183,16 @@ _lengths = [BTH_LENGTH] * 256
 
 def _fill() -> None:
     for opcode, label, bits in _TABLE:
-        _names[opcode] = label
-        _flags[opcode] = bits | KNOWN
-        _lengths[opcode] = BTH_LENGTH + sum(length for header, length in _HEADERS if bits & header)
+        _enter(opcode, label, bits | KNOWN)
+        if opcode <= RC_SEND_ONLY_WITH_INVALIDATE:
+            _enter(opcode | XRC, f"X{label}", bits | KNOWN | (XRCETH if bits & REQUEST else 0))
+
+
+def _enter(opcode: int, label: str, bits: int) -> None:
+    NAMES[label] = opcode
+    _names[opcode] = label
+    _flags[opcode] = bits
+    _lengths[opcode] = BTH_LENGTH + sum(length for header, length in _HEADERS if bits & header)
 
 
 _fill()

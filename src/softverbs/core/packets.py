@@ -1,4 +1,4 @@
-"""Packets of a reliable connection, written: a slot of the send queue and a PSN in, bytes of a frame out.
+"""Packets, written: a slot of the send queue and a PSN in, bytes of a frame out.
 
 Each function writes one frame without its ICRC at ``address`` and gives its length in bytes. Nothing here has state.
 """
@@ -19,15 +19,28 @@ if not cython.compiled:
         WR_SEND_WITH_IMM,
         WR_SEND_WITH_INV,
     )
-    from softverbs.core.headers import put_aeth, put_atomic_ack, put_atomic_eth, put_bth, put_ieth, put_imm, put_reth
+    from softverbs.core.headers import (
+        put_aeth,
+        put_atomic_ack,
+        put_atomic_eth,
+        put_bth,
+        put_deth,
+        put_feth,
+        put_ieth,
+        put_imm,
+        put_reth,
+        put_xrceth,
+    )
     from softverbs.core.memory import copy, fill, load8, load16, load32, load64, view
     from softverbs.core.opcodes import (
         BTH_LENGTH,
         EXPLAIN,
         RC_ACKNOWLEDGE,
         RC_ATOMIC_ACKNOWLEDGE,
+        RC_ATOMIC_WRITE,
         RC_COMPARE_SWAP,
         RC_FETCH_ADD,
+        RC_FLUSH,
         RC_RDMA_READ_REQUEST,
         RC_RDMA_READ_RESPONSE_FIRST,
         RC_RDMA_READ_RESPONSE_LAST,
@@ -47,9 +60,13 @@ if not cython.compiled:
         RC_SEND_ONLY,
         RC_SEND_ONLY_WITH_IMMEDIATE,
         RC_SEND_ONLY_WITH_INVALIDATE,
+        UD_SEND_ONLY,
+        UD_SEND_ONLY_WITH_IMMEDIATE,
+        XRC,
     )
     from softverbs.core.rings import (
         SQ_COMPARE_ADD,
+        SQ_DESTINATION,
         SQ_FLAGS,
         SQ_IMM,
         SQ_LENGTH,
@@ -61,13 +78,17 @@ if not cython.compiled:
         SQ_SWAP,
     )
 
-#: The longest that a frame is beyond its payload: BTH, RETH, immediate data, pad.
-MAX_HEADERS = 40
+#: The longest that a frame is beyond its payload: BTH, XRCETH, RETH, immediate data, pad.
+MAX_HEADERS = 44
 MAX_WORDS = 240  # bytes of an explanation: with its header it fits the smallest MTU
 RETH_LENGTH = 16
 AETH_LENGTH = 4
 ATOMIC_ETH_LENGTH = 28
 ATOMIC_ACK_LENGTH = 8
+XRCETH_LENGTH = 4
+DETH_LENGTH = 8
+FETH_LENGTH = 4
+ATOMIC_SIZE = 8  # bytes that an atomic works on
 
 
 def write_payload(connection: Connection, slot: int, address: int, psn: int, offset: int, part: int, ask: bool) -> int:
@@ -75,7 +96,7 @@ def write_payload(connection: Connection, slot: int, address: int, psn: int, off
     opcode = load8(slot + SQ_OPCODE)
     flags = load8(slot + SQ_FLAGS)
     last = offset + part == load32(slot + SQ_LENGTH)
-    at = address + BTH_LENGTH
+    at = put_extension(connection, slot, address)
     if offset == 0 and (opcode == WR_RDMA_WRITE or opcode == WR_RDMA_WRITE_WITH_IMM):
         put_reth(at, load64(slot + SQ_REMOTE_ADDRESS), load32(slot + SQ_RKEY), load32(slot + SQ_LENGTH))
         at += RETH_LENGTH
@@ -93,31 +114,96 @@ def write_payload(connection: Connection, slot: int, address: int, psn: int, off
     if pad:
         fill(at + part, 0, pad)
     solicited = last and flags & SEND_SOLICITED != 0
-    code = request_opcode(opcode, offset == 0, last)
+    code = connection.transport | request_opcode(opcode, offset == 0, last)
     put_bth(address, code, solicited, pad, connection.pkey, connection.dest_qp_num, ask, psn)
     return at + part + pad - address
 
 
+def put_extension(connection: Connection, slot: int, address: int) -> int:
+    """Writes the XRCETH that each request of XRC has behind its BTH; where the next header goes."""
+    at = address + BTH_LENGTH
+    if connection.transport != XRC:
+        return at
+    put_xrceth(at, load32(slot + SQ_DESTINATION))
+    return at + XRCETH_LENGTH
+
+
+def write_datagram(
+    connection: Connection, slot: int, address: int, psn: int, source_qpn: int, destination: int, qkey: int
+) -> int:
+    """A datagram: a whole message; 0 where the application's memory is gone.
+
+    :param source_qpn: number of the sending QP
+    :param destination: number of the QP that it is for
+    :param qkey: the Q_Key that it shows
+    """
+    opcode = load8(slot + SQ_OPCODE)
+    flags = load8(slot + SQ_FLAGS)
+    length = load32(slot + SQ_LENGTH)
+    put_deth(address + BTH_LENGTH, qkey, source_qpn)
+    at = address + BTH_LENGTH + DETH_LENGTH
+    code = UD_SEND_ONLY
+    if opcode == WR_SEND_WITH_IMM:
+        put_imm(at, load32(slot + SQ_IMM))
+        at += 4
+        code = UD_SEND_ONLY_WITH_IMMEDIATE
+    if flags & SEND_INLINE:
+        copy(at, slot + SQ_SGES, length)
+    elif not connection.gather(slot + SQ_SGES, load16(slot + SQ_NUM_SGE), 0, length, at):
+        return 0
+    pad = -length & 3
+    if pad:
+        fill(at + length, 0, pad)
+    put_bth(address, code, flags & SEND_SOLICITED != 0, pad, connection.pkey, destination, 0, psn)
+    return at + length + pad - address
+
+
 def write_read_request(connection: Connection, slot: int, address: int, psn: int, skip: int) -> int:
     """A READ request for what is left after ``skip`` bytes."""
-    put_bth(address, RC_RDMA_READ_REQUEST, 0, 0, connection.pkey, connection.dest_qp_num, 1, psn)
+    at = put_extension(connection, slot, address)
+    code = connection.transport | RC_RDMA_READ_REQUEST
+    put_bth(address, code, 0, 0, connection.pkey, connection.dest_qp_num, 1, psn)
     va = load64(slot + SQ_REMOTE_ADDRESS) + skip
-    put_reth(address + BTH_LENGTH, va, load32(slot + SQ_RKEY), load32(slot + SQ_LENGTH) - skip)
-    return BTH_LENGTH + RETH_LENGTH
+    put_reth(at, va, load32(slot + SQ_RKEY), load32(slot + SQ_LENGTH) - skip)
+    return at + RETH_LENGTH - address
 
 
 def write_atomic_request(connection: Connection, slot: int, address: int, psn: int) -> int:
     """CMP_AND_SWP or FETCH_AND_ADD."""
+    at = put_extension(connection, slot, address)
     va = load64(slot + SQ_REMOTE_ADDRESS)
     rkey = load32(slot + SQ_RKEY)
     operand = load64(slot + SQ_COMPARE_ADD)
     if load8(slot + SQ_OPCODE) == WR_ATOMIC_CMP_AND_SWP:
-        put_bth(address, RC_COMPARE_SWAP, 0, 0, connection.pkey, connection.dest_qp_num, 1, psn)
-        put_atomic_eth(address + BTH_LENGTH, va, rkey, load64(slot + SQ_SWAP), operand)
+        code = connection.transport | RC_COMPARE_SWAP
+        put_atomic_eth(at, va, rkey, load64(slot + SQ_SWAP), operand)
     else:
-        put_bth(address, RC_FETCH_ADD, 0, 0, connection.pkey, connection.dest_qp_num, 1, psn)
-        put_atomic_eth(address + BTH_LENGTH, va, rkey, operand, 0)
-    return BTH_LENGTH + ATOMIC_ETH_LENGTH
+        code = connection.transport | RC_FETCH_ADD
+        put_atomic_eth(at, va, rkey, operand, 0)
+    put_bth(address, code, 0, 0, connection.pkey, connection.dest_qp_num, 1, psn)
+    return at + ATOMIC_ETH_LENGTH - address
+
+
+def write_flush_request(connection: Connection, slot: int, address: int, psn: int) -> int:
+    """FLUSH (annex A19)."""
+    put_bth(address, RC_FLUSH, 0, 0, connection.pkey, connection.dest_qp_num, 1, psn)
+    put_feth(address + BTH_LENGTH, load32(slot + SQ_SWAP))
+    at = address + BTH_LENGTH + FETH_LENGTH
+    put_reth(at, load64(slot + SQ_REMOTE_ADDRESS), load32(slot + SQ_RKEY), load32(slot + SQ_COMPARE_ADD))
+    return at + RETH_LENGTH - address
+
+
+def write_atomic_write(connection: Connection, slot: int, address: int, psn: int) -> int:
+    """ATOMIC_WRITE: 8 bytes (annex A19); 0 where the application's memory is gone."""
+    put_bth(address, RC_ATOMIC_WRITE, 0, 0, connection.pkey, connection.dest_qp_num, 1, psn)
+    at = address + BTH_LENGTH
+    put_reth(at, load64(slot + SQ_REMOTE_ADDRESS), load32(slot + SQ_RKEY), ATOMIC_SIZE)
+    at += RETH_LENGTH
+    if load8(slot + SQ_FLAGS) & SEND_INLINE:
+        copy(at, slot + SQ_SGES, ATOMIC_SIZE)
+    elif not connection.gather(slot + SQ_SGES, load16(slot + SQ_NUM_SGE), 0, ATOMIC_SIZE, at):
+        return 0
+    return at + ATOMIC_SIZE - address
 
 
 def write_read_response(
@@ -141,13 +227,15 @@ def write_read_response(
     pad = -part & 3
     if pad:
         fill(at + part, 0, pad)
-    put_bth(address, response_opcode(first, last), 0, pad, connection.pkey, connection.dest_qp_num, 0, psn)
+    code = connection.transport | response_opcode(first, last)
+    put_bth(address, code, 0, pad, connection.pkey, connection.dest_qp_num, 0, psn)
     return at + part + pad - address
 
 
 def write_atomic_answer(connection: Connection, address: int, psn: int, syndrome: int, msn: int, original: int) -> int:
     """The answer to an atomic: the value before."""
-    put_bth(address, RC_ATOMIC_ACKNOWLEDGE, 0, 0, connection.pkey, connection.dest_qp_num, 0, psn)
+    code = connection.transport | RC_ATOMIC_ACKNOWLEDGE
+    put_bth(address, code, 0, 0, connection.pkey, connection.dest_qp_num, 0, psn)
     put_aeth(address + BTH_LENGTH, syndrome, msn)
     put_atomic_ack(address + BTH_LENGTH + AETH_LENGTH, original)
     return BTH_LENGTH + AETH_LENGTH + ATOMIC_ACK_LENGTH
@@ -155,7 +243,8 @@ def write_atomic_answer(connection: Connection, address: int, psn: int, syndrome
 
 def write_acknowledge(connection: Connection, address: int, psn: int, syndrome: int, msn: int) -> int:
     """An ACK or a NAK."""
-    put_bth(address, RC_ACKNOWLEDGE, 0, 0, connection.pkey, connection.dest_qp_num, 0, psn)
+    code = connection.transport | RC_ACKNOWLEDGE
+    put_bth(address, code, 0, 0, connection.pkey, connection.dest_qp_num, 0, psn)
     put_aeth(address + BTH_LENGTH, syndrome, msn)
     return BTH_LENGTH + AETH_LENGTH
 

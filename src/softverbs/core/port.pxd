@@ -1,14 +1,16 @@
 cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
-from softverbs.core.completion cimport CompCntr, CompletionQueue
-from softverbs.core.constants cimport QPS_ERR, QPS_RTR
+from softverbs.core.address cimport AddressVector
+from softverbs.core.completion cimport CompletionQueue
+from softverbs.core.constants cimport EVENT_PORT_ACTIVE, EVENT_PORT_ERR, QPS_ERR, QPS_RTR
 from softverbs.core.egress cimport ICRC_SIZE, Egress, Path
 from softverbs.core.headers cimport bth_dest_qpn, bth_opcode, bth_pad, bth_pkey, bth_version
 from softverbs.core.host cimport Host
 from softverbs.core.icrc cimport IcrcPath
-from softverbs.core.opcodes cimport BTH_LENGTH, EXPLAIN, PAYLOAD, header_length
+from softverbs.core.opcodes cimport BTH_LENGTH, EXPLAIN, PAYLOAD, RC, TRANSPORT_BITS, UD, header_length
 from softverbs.core.opcodes cimport flags as opcode_flags
-from softverbs.core.qp cimport AddressVector, QueuePair
+from softverbs.core.peer cimport Peer
+from softverbs.core.qp cimport QueuePair
 from softverbs.core.regions cimport Regions
 
 cdef int SHORT
@@ -21,21 +23,16 @@ cdef int MALFORMED
 cdef int ICRC
 cdef int SOURCE
 cdef int QP_STATE
+cdef int GROUP
+cdef int PORT_DOWN
+cdef uint32_t GROUP_QP
 cdef uint32_t INDEX_BITS
 cdef int PKEY_BITS
 cdef int MAX_ROUNDS
 cdef int LOCAL_TURNS
 cdef int BUSY_NS
 
-cdef class Peer:
-    cdef IcrcPath icrc
-    cdef uint64_t gid_high
-    cdef uint64_t gid_low
-    cdef bint known
-    cdef int step
-
 cdef class Port(Host):
-    cdef readonly object link
     cdef readonly object wake
     cdef public int sleepers
     cdef public bint rung
@@ -54,7 +51,11 @@ cdef class Port(Host):
     cdef readonly object events
     cdef public object on_event
     cdef int local_turns
-    cdef uint64_t[10] drops
+    cdef uint64_t[12] drops
+    cdef readonly dict groups
+    cdef dict joined
+    cdef readonly bint up
+    cdef public bint refused
     cdef readonly uint64_t received
     cdef readonly uint64_t bytes_received
     cdef readonly object failure
@@ -69,22 +70,26 @@ cdef class Port(Host):
     cpdef catch_up(self)
     @cython.locals(received=int)
     cdef int _take_in(self, int64_t now) except -1
-    @cython.locals(due=int64_t)
+    @cython.locals(due=int64_t, planned=int64_t)
     cpdef int64_t deadline(self) except? -1
     @cython.locals(work=int)
     cdef int _pump(self) except -1
     @cython.locals(qp=QueuePair, following=QueuePair)
     cdef int _pump_ready(self) except -1
-    @cython.locals(egress=Egress, index=int, path=Path, address=uintptr_t)
+    @cython.locals(egress=Egress, index=int, path=Path, address=uintptr_t, segment=uint32_t)
     cdef bint _flush(self) except -1
     @cython.locals(size=uint32_t)
-    cdef int _deliver_locally(self, uintptr_t address, uint32_t length, uint32_t segment) except -1
+    cdef int _deliver_locally(self, Peer peer, uintptr_t address, uint32_t length, uint32_t segment) except -1
     @cython.locals(size=int64_t, identification=uint32_t)
     cpdef receive(self, Peer peer, uintptr_t address, int64_t length, int64_t segment)
     @cython.locals(qp=QueuePair, opcode=int)
-    cdef int _on_frame(self, Peer peer, uintptr_t frame, uint32_t length, uint32_t identification) except -1
-    @cython.locals(opcode=int, flags=uint32_t, headers=int, payload=int, number=uint32_t, index=uint32_t, qp=QueuePair)
+    cdef void _on_frame(self, Peer peer, uintptr_t frame, uint32_t length, uint32_t identification) except *
+    @cython.locals(opcode=int, flags=uint32_t, payload=int)
+    cdef int _is_sound(self, uintptr_t frame, uint32_t length) noexcept
+    @cython.locals(fault=int, opcode=int, number=uint32_t, index=uint32_t, qp=QueuePair)
     cdef QueuePair _find(self, Peer peer, uintptr_t frame, uint32_t length, uint32_t identification)
+    @cython.locals(fault=int, opcode=int, members=list, qp=QueuePair)
+    cdef void _on_group_frame(self, Peer peer, uintptr_t frame, uint32_t length, uint32_t identification) except *
     cdef QueuePair _drop(self, int cause)
     @cython.locals(pair=QueuePair, last=QueuePair)
     cpdef schedule(self, object qp)
@@ -95,12 +100,16 @@ cdef class Port(Host):
     @cython.locals(qp=QueuePair)
     cdef _stop_overrun_queues(self)
     cpdef delay_counter(self, object counter)
-    @cython.locals(counter=CompCntr, due=int64_t, kept=list)
+    @cython.locals(due=int64_t, kept=list)
     cdef _publish_counters(self)
     @cython.locals(due=int64_t)
     cdef void _note_deadline(self, QueuePair qp) noexcept
     @cython.locals(qp=QueuePair, due=int64_t)
     cdef void _run_timers(self) except *
-    cpdef uint32_t enter_qp(self, object qp) except? 0
+    cpdef uint32_t enter_qp(self, object qp, int number) except? 0
     cpdef remove_qp(self, object qp)
     cpdef object path_to(self, object vector)
+    @cython.locals(members=list)
+    cpdef attach_mcast(self, object qp, bytes gid)
+    @cython.locals(members=list)
+    cpdef detach_mcast(self, object qp, bytes gid)

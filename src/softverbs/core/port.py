@@ -15,19 +15,21 @@ try:
 except ImportError:
     from softverbs import _cython as cython
 from softverbs.core.errors import PyverbsRDMAError
-from softverbs.core.gid import address_of, is_ipv4
-from softverbs.core.limits import Options
+from softverbs.core.gid import address_of, is_ipv4, is_multicast
+from softverbs.core.limits import MAX_MCAST_GRP, MAX_MCAST_QP_ATTACH, Options
 
 if not cython.compiled:
-    from softverbs.core.completion import CompCntr, CompletionQueue
-    from softverbs.core.constants import QPS_ERR, QPS_RTR
+    from softverbs.core.address import AddressVector
+    from softverbs.core.completion import CompletionQueue
+    from softverbs.core.constants import EVENT_PORT_ACTIVE, EVENT_PORT_ERR, QPS_ERR, QPS_RTR
     from softverbs.core.egress import ICRC_SIZE, Egress, Path
     from softverbs.core.headers import bth_dest_qpn, bth_opcode, bth_pad, bth_pkey, bth_version
     from softverbs.core.host import Host
     from softverbs.core.icrc import IcrcPath
-    from softverbs.core.opcodes import BTH_LENGTH, EXPLAIN, PAYLOAD, header_length
+    from softverbs.core.opcodes import BTH_LENGTH, EXPLAIN, PAYLOAD, RC, TRANSPORT_BITS, UD, header_length
     from softverbs.core.opcodes import flags as opcode_flags
-    from softverbs.core.qp import AddressVector, QueuePair
+    from softverbs.core.peer import Peer
+    from softverbs.core.qp import QueuePair
     from softverbs.core.regions import Regions
 
 # Why a frame was dropped, and the words that ``stats`` has for it.
@@ -41,37 +43,24 @@ MALFORMED = 6
 ICRC = 7
 SOURCE = 8
 QP_STATE = 9
+GROUP = 10
+PORT_DOWN = 11
 _DROPS = (
     "short", "version", "opcode", "transport", "pkey", "unknown_qp", "malformed", "icrc", "source", "qp_state",
+    "group", "port_down",
 )  # fmt: skip
 
 FIRST_QP = 16  # 0 and 1 are for management (IBA 3.5.1); some room above them
 INDEX_BITS = 0xFFFF
+GROUP_QP = 0xFFFFFF  # the destination of a multicast datagram (IBA 10.5.2)
 PKEY_BITS = 0x7FFF
 MAX_ROUNDS = 64
 #: How often local work may go before the link is looked at.
 LOCAL_TURNS = 32
 #: An application that polls again within this time polls without a pause, ns.
 BUSY_NS = 20000
-#: Beside a payload of full MTU, bytes: BTH, RETH, immediate data, ICRC.
-ROOM_FOR_HEADERS = 36
-
-
-class Peer:
-    """Where frames come from, as a link has seen it: what checks their ICRC, and who sent them."""
-
-    def __init__(self, icrc: "IcrcPath", gid: bytes, known: bool, step: int) -> None:
-        """
-        :param icrc: of the path from there to here
-        :param gid: the source
-        :param known: whether the IPv4 identification is known
-        :param step: segment i of a burst has the identification ``i * step``
-        """
-        self.icrc = icrc
-        self.gid_high = int.from_bytes(gid[:8], "big")
-        self.gid_low = int.from_bytes(gid[8:], "big")
-        self.known = known
-        self.step = step
+#: Beside a payload of full MTU, bytes: BTH, XRCETH, RETH, immediate data, ICRC.
+ROOM_FOR_HEADERS = 40
 
 
 class Port(Host):
@@ -106,12 +95,19 @@ class Port(Host):
         self.last_ready: QueuePair | None = None
         self.timer_due = 0
         self.counter_due = 0
-        self.late_counters: list[CompCntr] = []
+        self.late_counters: list[Any] = []
         self.overrun: list[CompletionQueue] = []
         self.events: deque[tuple[int, object]] = deque()
         self.on_event: Callable[[int, object], None] | None = None
         self.local_turns = 0
-        self.drops = [0] * 10
+        self.drops = [0] * 12
+        #: Multicast groups by GID: the queue pairs that are attached.
+        self.groups: dict[bytes, list[QueuePair]] = {}
+        #: By the same GIDs: the own GIDs, by index, whose interfaces have joined.
+        self.joined: dict[bytes, list[int]] = {}
+        self.up = True
+        #: Whether the link would not take the last burst.
+        self.refused = False
         self.received = 0
         self.bytes_received = 0
         self.failure: str | None = None
@@ -129,6 +125,8 @@ class Port(Host):
         :param now: the time, ns, never less than before
         """
         self.now = now
+        if self.plan is not None:
+            self.plan.run(now)
         work = self._pump() + self._take_in(now)
         if self.first_ready is not None:
             work += self._pump()
@@ -154,6 +152,8 @@ class Port(Host):
             raise PyverbsRDMAError(self.failure, errno.EIO)
         self.drives += 1
         self.now = self.clock()
+        if self.plan is not None:
+            self.plan.run(self.now)
         busy = self.now - self.last_drive < BUSY_NS
         self.last_drive = self.now
         if self.first_ready is not None and self._pump() and 0 < self.local_turns < LOCAL_TURNS:
@@ -175,6 +175,10 @@ class Port(Host):
         due = self.timer_due
         if self.counter_due != 0 and (due == 0 or self.counter_due < due):
             due = self.counter_due
+        if self.plan is not None:
+            planned = self.plan.due
+            if planned != 0 and (due == 0 or planned < due):
+                due = planned
         other = self.link.deadline()
         if other is not None:
             if other <= self.now:
@@ -219,30 +223,48 @@ class Port(Host):
             index = self.flushed
             path = egress.paths[index]
             address = egress.address + egress.offsets[index]
-            if path.local:
+            if not self.up:
+                self.drops[PORT_DOWN] += 1
+            elif path.local:
                 self.local_turns += 1
-                self._deliver_locally(address, egress.lengths[index], egress.segments[index])
+                self._deliver_locally(path.peer, address, egress.lengths[index], egress.segments[index])
             elif not self.link.send(self.now, path.route, address, egress.lengths[index], egress.segments[index]):
                 egress.open = False
+                self.refused = True
                 return False
+            elif path.group:
+                self._deliver_locally(path.peer, address, egress.lengths[index], egress.segments[index])
             self.flushed += 1
+            if self.plan is not None and self.up:
+                segment = egress.segments[index]
+                self.plan.on_sent((egress.lengths[index] + segment - 1) // segment)
         self.flushed = 0
+        self.refused = False
         egress.reset()
         return True
 
-    def _deliver_locally(self, address: int, length: int, segment: int) -> None:
+    def _deliver_locally(self, peer: Peer, address: int, length: int, segment: int) -> None:
         while length > 0:
             size = segment if segment < length else length
-            self._on_frame(None, address, size, 0)
+            self._on_frame(peer, address, size, 0)
             address += size
             length -= size
 
     # -- from the link
 
-    def peer(self, source_gid: bytes, source_port: int, sgid_index: int) -> Peer:
-        """Who a link has received from; the link keeps it for ``receive``."""
-        icrc = IcrcPath(source_gid, self.link.gids[sgid_index], source_port)
-        return Peer(icrc, source_gid, self.link.identification_known, self.link.identification_step)
+    def peer(self, source_gid: bytes, source_port: int, sgid_index: int, dgid: "bytes | None" = None) -> Peer:
+        """Who a link has received from; the link keeps it for ``receive``.
+
+        :param source_gid: where the frames come from, 16 bytes
+        :param source_port: their UDP source port
+        :param sgid_index: the own GID that they came to
+        :param dgid: the multicast GID that they came to instead, or None
+        """
+        link = self.link
+        destination = link.gids[sgid_index] if dgid is None else dgid
+        icrc = IcrcPath(source_gid, destination, source_port)
+        known, step = link.identification_known, link.identification_step
+        return Peer(icrc, source_gid, destination, known, step, dgid is not None)
 
     def receive(self, peer: Peer, address: int, length: int, segment: int) -> None:
         """Frames from a peer: ``length`` bytes at ``address``, each frame ``segment`` long but the last, which may be
@@ -254,38 +276,50 @@ class Port(Host):
         identification = 0
         while length > 0:
             size = segment if segment < length else length
-            self._on_frame(peer, address, size, identification)
+            if self.up:
+                self._on_frame(peer, address, size, identification)
+            else:
+                self.drops[PORT_DOWN] += 1
             identification += peer.step
             address += size
             length -= size
 
-    def _on_frame(self, peer: "Peer | None", frame: int, length: int, identification: int) -> None:
-        """One frame; ``peer`` is None where it comes from this port."""
+    def _on_frame(self, peer: Peer, frame: int, length: int, identification: int) -> None:
+        """One frame; where ``peer`` is this port itself, there is no ICRC."""
         self.received += 1
         self.bytes_received += length
+        if peer.group:
+            self._on_group_frame(peer, frame, length, identification)
+            return
         qp = self._find(peer, frame, length, identification)
         if qp is not None:
             opcode = bth_opcode(frame)
-            qp.on_packet(opcode, opcode_flags(opcode), frame, length - ICRC_SIZE, self.now)
+            qp.on_packet(peer, opcode, opcode_flags(opcode), frame, length - ICRC_SIZE, self.now)
+            if self.plan is not None:
+                self.plan.on_packet(qp)
 
-    def _find(self, peer: "Peer | None", frame: int, length: int, identification: int) -> "QueuePair | None":
-        """The queue pair that a frame is for, if everything about the frame is right; else None, and it is counted."""
+    def _is_sound(self, frame: int, length: int) -> int:
+        """The drop's cause + 1 where the headers of a frame contradict themselves or this port, else 0."""
         if length < BTH_LENGTH + ICRC_SIZE or length & 3:
-            return self._drop(SHORT)
+            return SHORT + 1
         if bth_version(frame) != 0:
-            return self._drop(VERSION)
+            return VERSION + 1
         opcode = bth_opcode(frame)
         flags = opcode_flags(opcode)
         if flags == 0:
-            return self._drop(OPCODE)
-        if opcode >> 5 != 0 and opcode != EXPLAIN:
-            return self._drop(TRANSPORT)
-        headers = header_length(opcode)
-        payload = length - ICRC_SIZE - headers - bth_pad(frame)
+            return OPCODE + 1
+        payload = length - ICRC_SIZE - header_length(opcode) - bth_pad(frame)
         if payload < 0 or (payload + bth_pad(frame) > 0 and not flags & PAYLOAD):
-            return self._drop(MALFORMED)
+            return MALFORMED + 1
         if bth_pkey(frame) & PKEY_BITS != PKEY_BITS:
-            return self._drop(PKEY)
+            return PKEY + 1
+        return 0
+
+    def _find(self, peer: Peer, frame: int, length: int, identification: int) -> "QueuePair | None":
+        """The queue pair that a frame is for, if everything about the frame is right; else None, and it is counted."""
+        fault = self._is_sound(frame, length)
+        if fault:
+            return self._drop(fault - 1)
         number = bth_dest_qpn(frame)
         index = number & INDEX_BITS
         if index >= len(self.table):
@@ -293,16 +327,41 @@ class Port(Host):
         qp = self.table[index]
         if qp is None or qp.qp_num != number:
             return self._drop(UNKNOWN_QP)
+        opcode = bth_opcode(frame)
+        if opcode & TRANSPORT_BITS != qp.transport and not (opcode == EXPLAIN and qp.transport == RC):
+            return self._drop(TRANSPORT)
         if qp.state < QPS_RTR or qp.state == QPS_ERR:
             return self._drop(QP_STATE)
-        if peer is not None:
-            if peer.gid_high != qp.source_high or peer.gid_low != qp.source_low:
-                return self._drop(SOURCE)
-            if peer.icrc.verify(frame, length, identification, peer.known) < 0:
-                return self._drop(ICRC)
-        elif not qp.connection.path.local:
-            return self._drop(SOURCE)  # of this port, where the queue pair expects its peer elsewhere
+        if qp.transport != UD and not (
+            peer.gid_high == qp.source_high
+            and peer.gid_low == qp.source_low
+            and peer.dgid_high == qp.local_high
+            and peer.dgid_low == qp.local_low
+        ):
+            return self._drop(SOURCE)
+        if peer.icrc is not None and peer.icrc.verify(frame, length, identification, peer.known) < 0:
+            return self._drop(ICRC)
         return qp
+
+    def _on_group_frame(self, peer: Peer, frame: int, length: int, identification: int) -> None:
+        """A multicast datagram: every attached queue pair gets it (IBA 10.5.2.1)."""
+        fault = self._is_sound(frame, length)
+        if fault:
+            self._drop(fault - 1)
+            return
+        opcode = bth_opcode(frame)
+        members = self.groups.get(peer.dgid)
+        if bth_dest_qpn(frame) != GROUP_QP or opcode & TRANSPORT_BITS != UD or not members:
+            self._drop(GROUP)
+            return
+        if peer.icrc is not None and peer.icrc.verify(frame, length, identification, peer.known) < 0:
+            self._drop(ICRC)
+            return
+        for qp in list(members):
+            if qp.state >= QPS_RTR and qp.state != QPS_ERR:
+                qp.on_packet(peer, opcode, opcode_flags(opcode), frame, length - ICRC_SIZE, self.now)
+                if self.plan is not None:
+                    self.plan.on_packet(qp)
 
     def _drop(self, cause: int) -> "QueuePair | None":
         self.drops[cause] += 1
@@ -352,8 +411,8 @@ class Port(Host):
             if qp.send_cq in queues or qp.recv_cq in queues:
                 qp.fatal("its completion queue has overrun")
 
-    def delay_counter(self, counter: CompCntr) -> None:
-        """A counter has updates that become visible later."""
+    def delay_counter(self, counter: Any) -> None:
+        """A counter, or a completion queue, has something that becomes visible later."""
         if counter not in self.late_counters:
             self.late_counters.append(counter)
         self.counter_due = self.now if self.now > 0 else 1
@@ -385,8 +444,13 @@ class Port(Host):
 
     # -- control
 
-    def enter_qp(self, qp: QueuePair) -> int:
-        """Gives a new queue pair its number: a slot of the table, under a tag that changes with each use."""
+    def enter_qp(self, qp: QueuePair, number: int) -> int:
+        """Gives a new queue pair its number: a slot of the table, under a tag that changes with each use.
+
+        :param number: a number below 16 that it shall have, or -1
+        """
+        if number >= 0:
+            return self._enter_special_qp(qp, number)
         self.enter("queue pair", self.options.max_qp)
         if self.free_qps:
             index = self.free_qps.pop(0)
@@ -398,11 +462,20 @@ class Port(Host):
         self.live.append(qp)
         return (self.qp_tag << 16) | index
 
+    def _enter_special_qp(self, qp: QueuePair, number: int) -> int:
+        if number >= FIRST_QP or self.table[number] is not None:
+            raise PyverbsRDMAError(f"QP {number} is in use, or not for management", errno.EBUSY)
+        self.enter("queue pair", self.options.max_qp)
+        self.table[number] = qp
+        self.live.append(qp)
+        return number
+
     def remove_qp(self, qp: QueuePair) -> None:
         """A queue pair is gone: its number finds nothing."""
         index = qp.qp_num & INDEX_BITS
         self.table[index] = None
-        self.free_qps.append(index)
+        if index >= FIRST_QP:
+            self.free_qps.append(index)
         self.live.remove(qp)
         self.leave("queue pair")
 
@@ -433,10 +506,69 @@ class Port(Host):
             )
         except OSError as error:
             raise PyverbsRDMAError(f"no route to {address_of(vector.dgid)}: {error}", errno.EINVAL) from error
+        group = is_multicast(vector.dgid)
         local = vector.dgid in gids and not self.link.loops_back
         nearby = self.link.one_host or vector.dgid in gids or address_of(vector.dgid).is_loopback
         icrc = IcrcPath(source, vector.dgid, self.link.source_ports[vector.sgid_index])
-        return Path(route, icrc, local, nearby, self.link.identification_step)
+        peer = Peer(None, source, vector.dgid, True, 0, group) if local or group else None
+        return Path(route, icrc, local, nearby, self.link.identification_step, group, peer)
+
+    def attach_mcast(self, qp: QueuePair, gid: bytes) -> None:
+        """Adds a queue pair to a multicast group.
+
+        :param gid: of the group, 16 bytes
+        :raises PyverbsRDMAError: EINVAL where it is no multicast GID, or the port has no GID of its IP version, ENOMEM
+            past the limits; the link's own error where it cannot join
+        """
+        if len(gid) != 16 or not is_multicast(gid):
+            raise PyverbsRDMAError(f"{address_of(gid) if len(gid) == 16 else gid!r} is no multicast GID", errno.EINVAL)
+        members = self.groups.get(gid)
+        if members is None:
+            self.joined[gid] = self._join(gid)
+            members = self.groups[gid] = []
+        if len(members) >= MAX_MCAST_QP_ATTACH:
+            raise PyverbsRDMAError(f"{len(members)} QPs are attached to {address_of(gid)} already", errno.ENOMEM)
+        members.append(qp)
+
+    def _join(self, gid: bytes) -> list[int]:
+        """Joins with every own GID that can; which these are."""
+        if len(self.groups) >= MAX_MCAST_GRP:
+            raise PyverbsRDMAError(f"the device is in {len(self.groups)} multicast groups already", errno.ENOMEM)
+        gids = self.link.gids
+        indices = [index for index in range(len(gids)) if is_ipv4(gids[index]) == is_ipv4(gid)]
+        if not indices:
+            raise PyverbsRDMAError(f"the port has no GID of the IP version of {address_of(gid)}", errno.EINVAL)
+        joined = []
+        refusal = None
+        for index in indices:
+            try:
+                self.link.join(gid, index)
+                joined.append(index)
+            except OSError as error:
+                refusal = refusal or error
+        if not joined and refusal is not None:
+            raise PyverbsRDMAError(
+                f"cannot join the multicast group {address_of(gid)}: {refusal}", refusal.errno or errno.EOPNOTSUPP
+            )
+        return joined
+
+    def detach_mcast(self, qp: QueuePair, gid: bytes) -> None:
+        """Takes a queue pair out of a multicast group."""
+        members = self.groups[gid]
+        members.remove(qp)
+        if not members:
+            del self.groups[gid]
+            for index in self.joined.pop(gid):
+                self.link.leave(gid, index)
+
+    def set_state(self, up: bool) -> None:
+        """Takes the port down or up, as an administrator does: PORT_ERR or PORT_ACTIVE.
+
+        While it is down nothing leaves and nothing that arrives is looked at; timers go on.
+        """
+        if up != self.up:
+            self.up = up
+            self.raise_event(EVENT_PORT_ACTIVE if up else EVENT_PORT_ERR, self)
 
     def fail(self, reason: str) -> None:
         """Ends the port: from now on every poll raises ``reason``."""
@@ -450,6 +582,8 @@ class Port(Host):
             "bytes_received": self.bytes_received,
             "duplicates": sum([qp.responder.duplicates for qp in self.live]),
             "completions_lost": self.completions_lost,
+            "dropped_qkey": self.qkey_violations,
+            "dropped_no_receive": self.no_receive,
             "retransmissions": sum([qp.requester.retransmissions for qp in self.live]),
         }
         for index in range(len(_DROPS)):

@@ -1,10 +1,12 @@
 cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
+from softverbs.core.address cimport AddressVector
 from softverbs.core.completion cimport CompCntr, CompletionQueue
 from softverbs.core.connection cimport Connection
 from softverbs.core.constants cimport (
     EVENT_COMM_EST,
     EVENT_QP_FATAL,
+    EVENT_QP_LAST_WQE_REACHED,
     EVENT_SQ_DRAINED,
     OP_RDMA_READ,
     OP_RDMA_WRITE,
@@ -18,75 +20,42 @@ from softverbs.core.constants cimport (
     QPS_RTR,
     QPS_RTS,
     QPS_SQD,
-    SEND_FENCE,
-    SEND_INLINE,
-    SEND_SIGNALED,
-    SEND_SOLICITED,
-    WR_ATOMIC_FETCH_AND_ADD,
-    WR_BIND_MW,
-    WR_RDMA_READ,
-    WR_SEND_WITH_INV,
+    QPS_SQE,
 )
 from softverbs.core.egress cimport Egress, Path
 from softverbs.core.headers cimport bth_ack_request, bth_pad, bth_psn, bth_solicited
 from softverbs.core.host cimport Host
-from softverbs.core.memory cimport (
-    raw_copy as copy,
-    copy_checked,
-    raw_store8 as store8,
-    raw_store16 as store16,
-    raw_store32 as store32,
-    raw_store64 as store64,
-    view,
-)
+from softverbs.core.memory cimport view
 from softverbs.core.opcodes cimport (
     ATOMIC,
     BTH_LENGTH,
     EXPLAIN,
+    RC,
     READ,
     REQUEST,
     RESPONSE,
+    UC,
+    UD,
+    XRC,
+    XRCETH,
     header_length,
 )
-from softverbs.core.packets cimport MAX_WORDS
+from softverbs.core.packets cimport MAX_WORDS, XRCETH_LENGTH
+from softverbs.core.peer cimport Peer
 from softverbs.core.regions cimport ProtectionDomain
-from softverbs.core.requester cimport Requester, is_atomic
+from softverbs.core.requester cimport Requester
 from softverbs.core.responder cimport Responder
-from softverbs.core.rings cimport (
-    RQ_LENGTH,
-    RQ_NUM_SGE,
-    RQ_SGES,
-    RQ_WR_ID,
-    SGE_LENGTH,
-    SGE_LKEY,
-    SGE_SIZE,
-    SQ_COMPARE_ADD,
-    SQ_FLAGS,
-    SQ_IMM,
-    SQ_LENGTH,
-    SQ_NUM_SGE,
-    SQ_OPCODE,
-    SQ_REMOTE_ADDRESS,
-    SQ_RKEY,
-    SQ_SGES,
-    SQ_STATE,
-    SQ_SWAP,
-    WQE_POSTED,
-    Ring,
+from softverbs.core.rings cimport Ring
+from softverbs.core.send_queue cimport SendQueue
+from softverbs.core.srq cimport ReceiveQueue, SharedReceiveQueue, XrcDomain
+from softverbs.core.unreliable cimport (
+    DatagramRequester,
+    DatagramResponder,
+    UnreliableRequester,
+    UnreliableResponder,
 )
-from softverbs.core.wr cimport SGE, RecvWR, SendWR
-
-cdef uint32_t _SEND_FLAGS
-
-cdef class AddressVector:
-    cdef readonly bytes dgid
-    cdef readonly object sgid_index
-    cdef readonly object flow_label
-    cdef readonly object hop_limit
-    cdef readonly object traffic_class
-    cdef readonly object sl
-    cdef readonly object port_num
-    cdef readonly object is_global
+from softverbs.core.wr cimport RecvWR, SendWR
+from softverbs.core.xrc cimport TargetResponder
 
 cdef class QueuePair:
     cdef readonly Host port
@@ -114,28 +83,37 @@ cdef class QueuePair:
     cdef bint established
     cdef readonly uint64_t source_high
     cdef readonly uint64_t source_low
-    cdef Ring sq
-    cdef Ring rq
+    cdef readonly uint64_t local_high
+    cdef readonly uint64_t local_low
+    cdef readonly SharedReceiveQueue srq
+    cdef readonly XrcDomain xrcd
+    cdef readonly int transport
+    cdef readonly list groups
+    cdef readonly SendQueue sends
+    cdef readonly ReceiveQueue receives
+    cdef DatagramResponder datagrams
     cdef readonly Connection connection
     cdef readonly Requester requester
     cdef readonly Responder responder
 
+    @cython.locals(sender=DatagramRequester, stream=UnreliableRequester, taker=DatagramResponder, receives=ReceiveQueue)
+    cdef _build(self, CompletionQueue send_cq, CompletionQueue recv_cq)
+    @cython.locals(target=TargetResponder)
+    cdef Responder _build_reliable_responder(self, ReceiveQueue receives, CompletionQueue recv_cq)
+    cdef _use(self, int count)
     cpdef post_send(self, SendWR wr)
-    @cython.locals(sq=Ring, opcode=uint32_t, flags=uint32_t, slot=uintptr_t, elements=list, length=uint64_t)
+    @cython.locals(tail=uint64_t)
+    cpdef post_send_all(self, SendWR wr)
+    cdef void _post_sends(self, SendWR wr) except *
+    cdef void _posted(self) except *
     cdef void _post_send(self, SendWR wr) except *
-    @cython.locals(length=uint64_t, element=SGE)
-    cdef uint64_t _put_elements(self, uintptr_t at, list elements, uint32_t limit, object name) except? 0
-    @cython.locals(length=uint64_t, element=SGE, at=uintptr_t, size=uint32_t)
-    cdef uint64_t _put_inline(self, uintptr_t slot, int opcode, list elements) except? 0
-    @cython.locals(size=uint32_t, address=uintptr_t)
-    cdef bint _copy_inline(self, uintptr_t at, SGE element) except -1
-    cdef void _check_read(self, int opcode, uint64_t length) except *
-    cdef void _put_bind(self, uintptr_t slot, SendWR wr) except *
+    @cython.locals(ring=Ring, tail=uint64_t)
+    cpdef post_send_all(self, SendWR wr)
+    cpdef list rings(self)
     cpdef post_recv(self, RecvWR wr)
-    @cython.locals(rq=Ring, slot=uintptr_t, length=uint64_t)
     cdef void _post_recv(self, RecvWR wr) except *
     @cython.locals(headers=uintptr_t, skip=int, psn=uint32_t, pad=int, size=uint32_t)
-    cdef void on_packet(self, int opcode, uint32_t flags, uintptr_t frame, uint32_t length, int64_t now) except *
+    cdef void on_packet(self, Peer peer, int opcode, uint32_t flags, uintptr_t frame, uint32_t length, int64_t now) except *
     cdef _on_words(self, uint32_t psn, uintptr_t at, int length)
     @cython.locals(more=int, data_first=bint)
     cdef int pump(self, Egress egress, int64_t now) except -1

@@ -15,21 +15,23 @@ except ImportError:
     from softverbs import _cython as cython
 from softverbs.core.errors import PyverbsRDMAError
 from softverbs.core.gid import address_of
-from softverbs.core.limits import (
-    MAX_INLINE_DATA,
-    MAX_MESSAGE_SIZE,
-    MAX_SGE,
-)
+from softverbs.core.qp_create import check_cap, check_objects, check_type, effective_cap
 from softverbs.core.qp_states import (
     ACCESS_FLAGS,
     AV,
     CUR_STATE,
     DEST_QPN,
     EN_SQD_ASYNC_NOTIFY,
+    MAX_DEST_RD_ATOMIC,
     MAX_QP_RD_ATOMIC,
     MIN_RNR_TIMER,
     PATH_MTU,
+    QKEY,
     QPT_RC,
+    QPT_UC,
+    QPT_UD,
+    QPT_XRC_RECV,
+    QPT_XRC_SEND,
     RETRY_CNT,
     RNR_RETRY,
     RQ_PSN,
@@ -42,11 +44,13 @@ from softverbs.core.qp_states import (
 )
 
 if not cython.compiled:
+    from softverbs.core.address import AddressVector
     from softverbs.core.completion import CompCntr, CompletionQueue
     from softverbs.core.connection import Connection
     from softverbs.core.constants import (
         EVENT_COMM_EST,
         EVENT_QP_FATAL,
+        EVENT_QP_LAST_WQE_REACHED,
         EVENT_SQ_DRAINED,
         OP_RDMA_READ,
         OP_RDMA_WRITE,
@@ -60,135 +64,96 @@ if not cython.compiled:
         QPS_RTR,
         QPS_RTS,
         QPS_SQD,
-        SEND_FENCE,
-        SEND_INLINE,
-        SEND_SIGNALED,
-        SEND_SOLICITED,
-        WR_ATOMIC_FETCH_AND_ADD,
-        WR_BIND_MW,
-        WR_RDMA_READ,
-        WR_SEND_WITH_INV,
+        QPS_SQE,
     )
     from softverbs.core.egress import Egress, Path
     from softverbs.core.headers import bth_ack_request, bth_pad, bth_psn, bth_solicited
     from softverbs.core.host import Host
-    from softverbs.core.memory import copy, copy_checked, store8, store16, store32, store64, view
+    from softverbs.core.memory import view
     from softverbs.core.opcodes import (
         ATOMIC,
         BTH_LENGTH,
         EXPLAIN,
+        RC,
         READ,
         REQUEST,
         RESPONSE,
+        UC,
+        UD,
+        XRC,
+        XRCETH,
         header_length,
     )
-    from softverbs.core.packets import MAX_WORDS
+    from softverbs.core.packets import MAX_WORDS, XRCETH_LENGTH
+    from softverbs.core.peer import Peer
     from softverbs.core.regions import ProtectionDomain
-    from softverbs.core.requester import Requester, is_atomic
+    from softverbs.core.requester import Requester
     from softverbs.core.responder import Responder
-    from softverbs.core.rings import (
-        RQ_LENGTH,
-        RQ_NUM_SGE,
-        RQ_SGES,
-        RQ_WR_ID,
-        SGE_LENGTH,
-        SGE_LKEY,
-        SGE_SIZE,
-        SQ_COMPARE_ADD,
-        SQ_FLAGS,
-        SQ_IMM,
-        SQ_LENGTH,
-        SQ_NUM_SGE,
-        SQ_OPCODE,
-        SQ_REMOTE_ADDRESS,
-        SQ_RKEY,
-        SQ_SGES,
-        SQ_STATE,
-        SQ_SWAP,
-        WQE_POSTED,
-        Ring,
+    from softverbs.core.rings import Ring
+    from softverbs.core.send_queue import SendQueue
+    from softverbs.core.srq import ReceiveQueue, SharedReceiveQueue, XrcDomain
+    from softverbs.core.unreliable import (
+        DatagramRequester,
+        DatagramResponder,
+        UnreliableRequester,
+        UnreliableResponder,
     )
-    from softverbs.core.wr import SGE, RecvWR, SendWR
+    from softverbs.core.wr import RecvWR, SendWR
+    from softverbs.core.xrc import TargetResponder
 
-_SEND_FLAGS = SEND_FENCE | SEND_SIGNALED | SEND_SOLICITED | SEND_INLINE
-
-
-class AddressVector:
-    """Where a peer is: ``struct ibv_ah_attr`` as a RoCE device needs it."""
-
-    def __init__(
-        self,
-        dgid: bytes,
-        sgid_index: int = 0,
-        flow_label: int = 0,
-        hop_limit: int = 64,
-        traffic_class: int = 0,
-        sl: int = 0,
-        port_num: int = 1,
-        is_global: bool = True,
-    ) -> None:
-        """
-        :param dgid: GID of the peer, 16 bytes
-        :param sgid_index: which own GID to send from
-        :param flow_label: 20 bits
-        :param hop_limit: hops; 0 for the default
-        :param traffic_class: 8 bits
-        :param sl: service level
-        :param port_num: 1
-        :param is_global: whether there is a GRH, which RoCE needs
-        """
-        self.dgid = dgid
-        self.sgid_index = sgid_index
-        self.flow_label = flow_label
-        self.hop_limit = hop_limit
-        self.traffic_class = traffic_class
-        self.sl = sl
-        self.port_num = port_num
-        self.is_global = is_global
+# What each type's transport adds to the opcode of an operation (``opcodes``).
+_TRANSPORTS = {QPT_RC: 0x00, QPT_UC: 0x20, QPT_UD: 0x60, QPT_XRC_SEND: 0xA0, QPT_XRC_RECV: 0xA0}
 
 
 class QueuePair:
-    """A reliable queue pair (ibv_create_qp(3))."""
+    """A queue pair of any type (ibv_create_qp(3)): what differs between them is its requester and its responder."""
 
     def __init__(
         self,
         port: Host,
         context_id: object,
-        pd: ProtectionDomain,
-        send_cq: CompletionQueue,
-        recv_cq: CompletionQueue,
-        srq: object,
+        pd: "ProtectionDomain | None",
+        send_cq: "CompletionQueue | None",
+        recv_cq: "CompletionQueue | None",
+        srq: "SharedReceiveQueue | None",
         cap: tuple[int, int, int, int, int],
         qp_type: int,
         sq_sig_all: bool,
+        xrcd: "XrcDomain | None" = None,
+        number: int = -1,
     ) -> None:
         """
         :param port: the port that it belongs to
         :param context_id: the same for all objects of one context
-        :param pd: its protection domain
-        :param send_cq: where sends complete
-        :param recv_cq: where receives complete
-        :param srq: None
+        :param pd: its protection domain; None for XRC_RECV, where each request's SRQ has one
+        :param send_cq: where sends complete; None for XRC_RECV
+        :param recv_cq: where receives complete; None for the XRC types
+        :param srq: a shared receive queue instead of its own, or None
         :param cap: max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data (bytes)
-        :param qp_type: RC (2)
+        :param qp_type: RC (2), UC (3), UD (4), XRC_SEND (9), XRC_RECV (10)
         :param sq_sig_all: whether every send is signaled
-        :raises PyverbsRDMAError: EINVAL where a value is out of range, EOPNOTSUPP for another type or an SRQ
+        :param xrcd: XRC_RECV: its XRC domain
+        :param number: 1 for the general service interface (IBA 3.5.1), else the port chooses one
+        :raises PyverbsRDMAError: EINVAL where a value is out of range or an object is missing, EOPNOTSUPP for another
+            type
         """
-        options = port.options
-        if qp_type != QPT_RC:
-            raise PyverbsRDMAError(f"qp_type={qp_type}: RC (2) is supported", errno.EOPNOTSUPP)
-        if srq is not None:
-            raise PyverbsRDMAError("shared receive queues are not supported", errno.EOPNOTSUPP)
-        _check_cap(cap, options)
+        check_type(qp_type)
+        cap = effective_cap(cap, qp_type, srq is not None)
+        check_cap(cap, port.options)
+        check_objects(qp_type, pd, send_cq, recv_cq, srq, xrcd)
         self.max_send_wr, self.max_recv_wr, self.max_send_sge, self.max_recv_sge, self.max_inline_data = cap
         self.port = port
         self.context_id = context_id
         self.pd = pd
         self.send_cq = send_cq
         self.recv_cq = recv_cq
+        self.srq = srq
+        self.xrcd = xrcd
         self.qp_type = qp_type
+        self.transport = _TRANSPORTS[qp_type]
         self.sq_sig_all = bool(sq_sig_all)
-        self.qp_num = port.enter_qp(self)
+        self.groups: list[bytes] = []
+        self.qp_num = port.enter_qp(self, number)
         self.handle = self.qp_num
         self.state = QPS_RESET
         self.scheduled = False
@@ -201,16 +166,65 @@ class QueuePair:
         self.established = False
         self.source_high = 0
         self.source_low = 0
-        # The smallest queue has one slot: modulo zero has no meaning.
-        payload = max(self.max_send_sge * SGE_SIZE, self.max_inline_data)
-        self.sq = Ring(max(self.max_send_wr, 1), SQ_SGES + (payload + 63 & ~63))
-        self.rq = Ring(max(self.max_recv_wr, 1), RQ_SGES + self.max_recv_sge * SGE_SIZE)
-        self.connection = Connection(port, port.regions, pd, self.qp_num)
-        self.requester = Requester(self.connection, self.sq, send_cq, options.window)
-        self.responder = Responder(self.connection, self.rq, recv_cq, options.imm == "standard", options.window)
-        pd.use(1)
-        send_cq.users += 1
-        recv_cq.users += 1
+        self.local_high = 0
+        self.local_low = 0
+        # An XRC target gets one with each request.
+        self.connection = Connection(port, port.regions, pd, self.qp_num)  # type: ignore[arg-type]
+        self.connection.transport = self.transport
+        self.sends = SendQueue(
+            self.connection, qp_type, self.max_send_wr, self.max_send_sge, self.max_inline_data, self.sq_sig_all
+        )
+        self._build(send_cq, recv_cq)
+        self._use(1)
+
+    def _build(self, send_cq: Any, recv_cq: Any) -> None:
+        """The requester and the responder that the type needs."""
+        options = self.port.options
+        connection = self.connection
+        receives: ReceiveQueue | None = self.srq
+        if receives is None and self.transport != XRC:
+            receives = ReceiveQueue(self.max_recv_wr, self.max_recv_sge)
+        self.receives = receives
+        takes_receive = options.imm == "standard"
+        self.datagrams: DatagramResponder | None = None
+        if self.transport == UD:
+            sender = DatagramRequester(connection, self.sends.ring, send_cq, options.window)
+            sender.start_unreliable()
+            self.requester: Requester = sender
+            taker = DatagramResponder(connection, receives, recv_cq, True, options.window)
+            taker.start_datagrams()
+            self.datagrams = taker
+            self.responder: Responder = taker
+        elif self.transport == UC:
+            stream = UnreliableRequester(connection, self.sends.ring, send_cq, options.window)
+            stream.start_unreliable()
+            self.requester = stream
+            self.responder = UnreliableResponder(connection, receives, recv_cq, takes_receive, options.window)
+        else:
+            self.requester = Requester(connection, self.sends.ring, send_cq, options.window)
+            self.responder = self._build_reliable_responder(receives, recv_cq)
+
+    def _build_reliable_responder(self, receives: "ReceiveQueue | None", recv_cq: Any) -> Responder:
+        options = self.port.options
+        takes_receive = options.imm == "standard"
+        if self.qp_type != QPT_XRC_RECV:
+            return Responder(self.connection, receives, recv_cq, takes_receive, options.window)
+        target = TargetResponder(self.connection, None, recv_cq, takes_receive, options.window)
+        target.start_target(self.xrcd)  # type: ignore[arg-type]
+        return target
+
+    def _use(self, count: int) -> None:
+        """Notes at every object that it stands on that there is one user more (1), or less (-1)."""
+        if self.pd is not None:
+            self.pd.use(count)
+        if self.send_cq is not None:
+            self.send_cq.users += count
+        if self.recv_cq is not None:
+            self.recv_cq.users += count
+        if self.srq is not None:
+            self.srq.users += count
+        if self.xrcd is not None:
+            self.xrcd.users += count
 
     # -- posting
 
@@ -223,122 +237,52 @@ class QueuePair:
         """
         self.port.lock.acquire()
         try:
-            while wr is not None:
-                try:
-                    self._post_send(wr)
-                except PyverbsRDMAError as error:
-                    error.bad_wr = wr
-                    raise
-                wr = wr._next
+            self._post_sends(wr)
         finally:
-            if self.state == QPS_ERR:
-                self.requester.flush("the queue pair is in the state ERR")
-            else:
-                self.port.schedule(self)
+            self._posted()
             self.port.lock.release()
 
+    def post_send_all(self, wr: SendWR | None) -> None:
+        """Posts a list of send work requests, all of them or none (ibv_wr_complete(3)).
+
+        :raises PyverbsRDMAError: as post_send; none is posted then
+        """
+        self.port.lock.acquire()
+        try:
+            tail = self.sends.ring.tail
+            try:
+                self._post_sends(wr)
+            except BaseException:
+                self.sends.ring.tail = tail  # nobody has seen them: progress needs the lock
+                raise
+            self._posted()
+        finally:
+            self.port.lock.release()
+
+    def _post_sends(self, wr: SendWR | None) -> None:
+        while wr is not None:
+            try:
+                if self.port.plan is not None:
+                    self.port.plan.on_post(self, wr, "post_send")
+                self._post_send(wr)
+            except PyverbsRDMAError as error:
+                error.bad_wr = wr
+                raise
+            wr = wr._next
+
+    def _posted(self) -> None:
+        """There may be new send work requests."""
+        if self.state >= QPS_SQE:
+            self.requester.flush(f"the queue pair is in the state {STATE_NAMES[self.state]}")
+        else:
+            self.port.schedule(self)
+
     def _post_send(self, wr: SendWR) -> None:
-        sq = self.sq
-        opcode = wr._opcode
-        flags = wr._send_flags
         if self.state < QPS_RTS:
             raise PyverbsRDMAError(
                 f"QP {self.qp_num:#x} is in the state {STATE_NAMES[self.state]}, sends need RTS", errno.EINVAL
             )
-        if sq.tail - sq.head >= self.max_send_wr:
-            raise PyverbsRDMAError(
-                f"the send queue of QP {self.qp_num:#x} is full: max_send_wr={self.max_send_wr}", errno.ENOMEM
-            )
-        if opcode > WR_SEND_WITH_INV:
-            raise PyverbsRDMAError(f"opcode {opcode} is not supported on a reliable connection", errno.EINVAL)
-        if flags & ~_SEND_FLAGS:
-            raise PyverbsRDMAError(
-                f"send_flags {flags:#x}: of no meaning here: {flags & ~_SEND_FLAGS:#x}", errno.EINVAL
-            )
-        slot = sq.slot(sq.tail)
-        elements = wr._sg
-        if flags & SEND_INLINE:
-            length = self._put_inline(slot, opcode, elements)
-        else:
-            length = self._put_elements(slot + SQ_SGES, elements, self.max_send_sge, "max_send_sge")
-        if length > MAX_MESSAGE_SIZE:
-            raise PyverbsRDMAError(f"a message of {length} bytes: at most {MAX_MESSAGE_SIZE}", errno.EINVAL)
-        if opcode >= WR_RDMA_READ and opcode <= WR_ATOMIC_FETCH_AND_ADD:
-            self._check_read(opcode, length)
-        if self.sq_sig_all:
-            flags |= SEND_SIGNALED
-        store64(slot, wr._wr_id)
-        store8(slot + SQ_OPCODE, opcode)
-        store8(slot + SQ_FLAGS, flags)
-        store16(slot + SQ_NUM_SGE, len(elements))
-        store32(slot + SQ_IMM, wr._imm_data)
-        store64(slot + SQ_REMOTE_ADDRESS, wr._remote_addr)
-        store32(slot + SQ_RKEY, wr._rkey)
-        store32(slot + SQ_LENGTH, length)
-        store64(slot + SQ_COMPARE_ADD, wr._compare_add)
-        store64(slot + SQ_SWAP, wr._swap)
-        store32(slot + SQ_STATE, WQE_POSTED)
-        if opcode == WR_BIND_MW:
-            self._put_bind(slot, wr)
-        sq.tail += 1
-
-    def _put_elements(self, at: int, elements: list[SGE], limit: int, name: str) -> int:
-        """Writes a scatter/gather list; the bytes that it holds."""
-        if len(elements) > limit:
-            raise PyverbsRDMAError(f"{len(elements)} scatter/gather elements: {name}={limit}", errno.EINVAL)
-        length = 0
-        for element in elements:
-            store64(at, element._addr)
-            store32(at + SGE_LENGTH, element._length)
-            store32(at + SGE_LKEY, element._lkey)
-            length += element._length
-            at += SGE_SIZE
-        return length
-
-    def _put_inline(self, slot: int, opcode: int, elements: list[SGE]) -> int:
-        """Copies the payload into the slot; its length. The elements need no key (ibv_post_send(3))."""
-        if opcode >= WR_RDMA_READ and opcode != WR_SEND_WITH_INV:
-            raise PyverbsRDMAError(f"SEND_INLINE has no meaning with opcode {opcode}", errno.EINVAL)
-        length = 0
-        for element in elements:
-            length += element._length
-        if length > self.max_inline_data:
-            raise PyverbsRDMAError(f"{length} bytes inline: max_inline_data={self.max_inline_data}", errno.EINVAL)
-        at = slot + SQ_SGES
-        for element in elements:
-            size = element._length
-            if size > 0 and not self._copy_inline(at, element):
-                raise PyverbsRDMAError(f"inline data at {element._addr:#x}, {size} bytes, cannot be read", errno.EFAULT)
-            at += size
-        return length
-
-    def _copy_inline(self, at: int, element: SGE) -> bool:
-        """Copies an element; where its key does not vouch for the memory, the kernel is asked."""
-        size = element._length
-        address = self.connection.regions.translate(element._lkey, element._addr, size, 0, self.pd, self.qp_num)
-        if address == 0:
-            return copy_checked(at, element._addr, size)
-        copy(at, address, size)
-        return True
-
-    def _check_read(self, opcode: int, length: int) -> None:
-        if self.requester.max_reads == 0:
-            raise PyverbsRDMAError(f"max_rd_atomic of QP {self.qp_num:#x} is 0: it cannot READ", errno.EINVAL)
-        if is_atomic(opcode) and length != 8:
-            raise PyverbsRDMAError(f"an atomic returns 8 bytes, its scatter/gather list holds {length}", errno.EINVAL)
-
-    def _put_bind(self, slot: int, wr: SendWR) -> None:
-        """BIND_MW: the window's key now, the region's key, the range and the rights (``rings``)."""
-        if wr._bind is None:
-            raise PyverbsRDMAError("BIND_MW without a memory window: call set_bind_wr", errno.EINVAL)
-        mw, info = wr._bind
-        store32(slot + SQ_RKEY, mw.rkey)
-        store32(slot + SQ_IMM, wr._rkey)
-        store64(slot + SQ_REMOTE_ADDRESS, info.addr)
-        store64(slot + SQ_COMPARE_ADD, info.length)
-        store32(slot + SQ_SWAP, info.mr.lkey)
-        store32(slot + SQ_SWAP + 4, info.mw_access_flags)
-        store32(slot + SQ_LENGTH, 0)
+        self.sends.put(wr, self.requester.max_reads)
 
     def post_recv(self, wr: RecvWR | None) -> None:
         """Posts a list of receive work requests (ibv_post_recv(3)).
@@ -349,6 +293,8 @@ class QueuePair:
         try:
             while wr is not None:
                 try:
+                    if self.port.plan is not None:
+                        self.port.plan.on_post(self, wr, "post_recv")
                     self._post_recv(wr)
                 except PyverbsRDMAError as error:
                     error.bad_wr = wr
@@ -360,31 +306,29 @@ class QueuePair:
             self.port.lock.release()
 
     def _post_recv(self, wr: RecvWR) -> None:
-        rq = self.rq
+        if self.receives is None or self.receives.shared:
+            raise PyverbsRDMAError(
+                f"QP {self.qp_num:#x} has no receive queue of its own: post to its SRQ, if it has one", errno.EINVAL
+            )
         if self.state == QPS_RESET:
             raise PyverbsRDMAError(f"QP {self.qp_num:#x} is in the state RESET, receives need INIT", errno.EINVAL)
-        if rq.tail - rq.head >= self.max_recv_wr:
-            raise PyverbsRDMAError(
-                f"the receive queue of QP {self.qp_num:#x} is full: max_recv_wr={self.max_recv_wr}", errno.ENOMEM
-            )
-        slot = rq.slot(rq.tail)
-        length = self._put_elements(slot + RQ_SGES, wr._sg, self.max_recv_sge, "max_recv_sge")
-        store64(slot + RQ_WR_ID, wr._wr_id)
-        store32(slot + RQ_NUM_SGE, len(wr._sg))
-        store32(slot + RQ_LENGTH, min(length, MAX_MESSAGE_SIZE))
-        rq.tail += 1
+        self.receives.put(wr)
 
     # -- the port's side
 
-    def on_packet(self, opcode: int, flags: int, frame: int, length: int, now: int) -> None:
+    def on_packet(self, peer: Peer, opcode: int, flags: int, frame: int, length: int, now: int) -> None:
         """A frame for this queue pair whose ICRC, lengths and source are right; ``length`` without the ICRC."""
         headers = frame + BTH_LENGTH
+        if flags & XRCETH:
+            headers += XRCETH_LENGTH
         skip = header_length(opcode)
         psn = bth_psn(frame)
         pad = bth_pad(frame)
         size = length - skip - pad
         if opcode == EXPLAIN:
             self._on_words(psn, headers, size)
+        elif self.datagrams is not None:
+            self.datagrams.on_datagram(peer, flags, headers, frame + skip, size, bth_solicited(frame) != 0)
         elif flags & REQUEST:
             self.responder.on_request(
                 opcode, flags, psn, headers, frame + skip, size, bth_ack_request(frame) != 0, bth_solicited(frame) != 0
@@ -432,9 +376,14 @@ class QueuePair:
         """Looks whether the requester or the responder has failed, or is drained."""
         if self.state == QPS_ERR or self.state == QPS_RESET:
             return
-        if self.requester.failed:
+        if self.requester.failed and self.state != QPS_SQE:
             self.port.report(f"QP {self.qp_num:#x}: {self.requester.failure}")
-            self.enter_error("an earlier work request of this queue pair completed in error")
+            reason = "an earlier work request of this queue pair completed in error"
+            if self.transport == RC or self.transport == XRC:
+                self.enter_error(reason)
+            else:
+                self.state = QPS_SQE
+                self.requester.flush(reason)
         elif self.responder.failed:
             self.port.report(f"QP {self.qp_num:#x} refused a request: {self.responder.reason}")
             self.port.raise_event(self.responder.event, self)
@@ -448,6 +397,8 @@ class QueuePair:
         self.state = QPS_ERR
         self.requester.flush(reason)
         self.responder.flush(reason)
+        if self.srq is not None:
+            self.port.raise_event(EVENT_QP_LAST_WQE_REACHED, self)
 
     def fatal(self, reason: str) -> None:
         """An error that is not the peer's: QP_FATAL, then ERR."""
@@ -487,9 +438,11 @@ class QueuePair:
             raise PyverbsRDMAError(
                 f"cur_qp_state={values['cur_qp_state']}: the QP is in the state {STATE_NAMES[self.state]}", errno.EINVAL
             )
-        check_transition(self.qp_num, self.state, target, mask)
+        check_transition(self.qp_type, self.qp_num, self.state, target, mask)
         check_values(values, mask, self.port.active_mtu)
         path = self.port.path_to(values["ah_attr"]) if mask & AV else None
+        if path is not None and path.group:
+            raise PyverbsRDMAError("ah_attr: a connection cannot lead to a multicast group", errno.EINVAL)
         for name, value in values.items():
             self.attributes[name] = value
         self._apply(values, mask, path)
@@ -498,7 +451,7 @@ class QueuePair:
     def _apply(self, values: dict[str, Any], mask: int, path: "Path | None") -> None:
         connection = self.connection
         if mask & ACCESS_FLAGS:
-            connection.access = values["qp_access_flags"] & 0x3F
+            connection.access = values["qp_access_flags"] & 0x33F
         if mask & PATH_MTU:
             connection.mtu = 128 << values["path_mtu"]
         if mask & DEST_QPN:
@@ -506,7 +459,11 @@ class QueuePair:
         if path is not None:
             self._take_path(path, values["ah_attr"])
         if mask & RQ_PSN:
-            self.responder.reset(values["rq_psn"], values["max_dest_rd_atomic"])
+            self.responder.reset(values["rq_psn"], values.get("max_dest_rd_atomic", 0))
+        elif mask & MAX_DEST_RD_ATOMIC:
+            self.responder.keep_resources(values["max_dest_rd_atomic"])
+        if mask & QKEY:
+            connection.qkey = values["qkey"]
         if mask & MIN_RNR_TIMER:
             self.responder.min_rnr_timer = values["min_rnr_timer"]
         if mask & (TIMEOUT | RETRY_CNT | RNR_RETRY | MAX_QP_RD_ATOMIC):
@@ -514,7 +471,9 @@ class QueuePair:
             timeout = (
                 int(4096 * 2 ** known["timeout"]) if known["timeout"] else 0
             )  # 4.096 us * 2^timeout, IBA 9.7.6.1.3
-            self.requester.configure(timeout, known["retry_cnt"], known["rnr_retry"], known["max_rd_atomic"])
+            self.requester.configure(
+                timeout, known.get("retry_cnt", 0), known.get("rnr_retry", 0), known.get("max_rd_atomic", 0)
+            )
         if mask & SQ_PSN:
             self.requester.reset(values["sq_psn"])
         if mask & EN_SQD_ASYNC_NOTIFY:
@@ -525,6 +484,7 @@ class QueuePair:
         self.connection.path = path
         self.connection.connected = True
         self.source_high, self.source_low = struct.unpack(">QQ", vector.dgid)
+        self.local_high, self.local_low = struct.unpack(">QQ", self.port.link.gids[vector.sgid_index])
         says = self.port.options.explain
         self.responder.explains = says == "always" or (says == "local" and (path.nearby or path.local))
 
@@ -533,6 +493,11 @@ class QueuePair:
             self._reset()
         elif target == QPS_ERR and self.state != QPS_RESET:
             self.enter_error("the queue pair was moved to the state ERR")
+        elif target == QPS_RTR and self.transport == UD:
+            self.connection.mtu = 128 << self.port.active_mtu
+            self.connection.connected = True
+        elif self.state == QPS_SQE:
+            self.requester.reset(self.requester.psn)
         self.requester.draining = target == QPS_SQD
         self.state = target
         self.port.schedule(self)
@@ -550,8 +515,10 @@ class QueuePair:
 
     def _purge(self) -> None:
         if self.port.options.purge:
-            self.send_cq.purge(self.qp_num)
-            self.recv_cq.purge(self.qp_num)
+            if self.send_cq is not None:
+                self.send_cq.purge(self.qp_num)
+            if self.recv_cq is not None:
+                self.recv_cq.purge(self.qp_num)
 
     def query(self) -> dict[str, Any]:
         """The attributes now (ibv_query_qp(3)), and ``cap``."""
@@ -609,10 +576,56 @@ class QueuePair:
         self.responder.remote_write_counter = attached.get(OP_REMOTE_RDMA_WRITE)
         self.responder.remote_read_counter = attached.get(OP_REMOTE_RDMA_READ)
 
+    # -- multicast
+
+    def attach_mcast(self, gid: bytes, lid: int) -> None:
+        """Joins a multicast group (ibv_attach_mcast(3)); twice is as good as once.
+
+        :param gid: of the group, 16 bytes
+        :param lid: of no meaning over Ethernet
+        :raises PyverbsRDMAError: EINVAL unless the QP is UD and the GID a multicast one, ENOMEM past the limits
+        """
+        if self.transport != UD:
+            raise PyverbsRDMAError(f"QP {self.qp_num:#x} is not UD: it cannot join a multicast group", errno.EINVAL)
+        if gid not in self.groups:
+            self.port.attach_mcast(self, gid)
+            self.groups.append(gid)
+
+    def detach_mcast(self, gid: bytes, lid: int) -> None:
+        """Leaves a multicast group (ibv_detach_mcast(3)).
+
+        :raises PyverbsRDMAError: EINVAL where the QP is not attached to it
+        """
+        if gid not in self.groups:
+            raise PyverbsRDMAError(
+                f"QP {self.qp_num:#x} is not attached to the multicast group {address_of(gid)}", errno.EINVAL
+            )
+        self.groups.remove(gid)
+        self.port.detach_mcast(self, gid)
+
+    def detach_all(self) -> None:
+        """Leaves every multicast group."""
+        for gid in list(self.groups):
+            self.detach_mcast(gid, 0)
+
+    # -- life
+
+    def statistics(self) -> dict[str, int]:
+        """Extension: counts since the queue pair was made."""
+        return {
+            "posted_sends": self.sends.ring.tail,
+            "retransmissions": self.requester.retransmissions,
+            "duplicates": self.responder.duplicates,
+            "dropped": self.responder.dropped,
+        }
+
     def close(self) -> None:
-        """Ends the queue pair (ibv_destroy_qp(3)): counters are detached, what is unfinished counts nowhere."""
+        """Ends the queue pair (ibv_destroy_qp(3)): counters are detached, multicast groups left, what is unfinished
+        counts nowhere.
+        """
         if self.closed:
             return
+        self.detach_all()
         self.closed = True
         self.state = QPS_RESET
         self._reset()
@@ -620,18 +633,8 @@ class QueuePair:
             counter.attached -= 1
         self.attached = {}
         self._place_counters()
-        self.pd.use(-1)
-        self.send_cq.users -= 1
-        self.recv_cq.users -= 1
+        self._use(-1)
         self.port.remove_qp(self)
-
-
-def _check_cap(cap: tuple[int, int, int, int, int], options: Any) -> None:
-    names = ("max_send_wr", "max_recv_wr", "max_send_sge", "max_recv_sge", "max_inline_data")
-    limits = (options.max_qp_wr, options.max_qp_wr, MAX_SGE, MAX_SGE, MAX_INLINE_DATA)
-    for name, value, most in zip(names, cap, limits, strict=True):
-        if not 0 <= value <= most:
-            raise PyverbsRDMAError(f"{name}={value} is out of range: 0 to {most}", errno.EINVAL)
 
 
 def known_gid(attributes: dict[str, Any]) -> bytes:

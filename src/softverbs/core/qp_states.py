@@ -7,6 +7,11 @@ from softverbs.core.errors import PyverbsRDMAError
 from softverbs.core.limits import MAX_RD_ATOMIC
 
 QPT_RC = 2
+QPT_UC = 3
+QPT_UD = 4
+QPT_XRC_SEND = 9
+QPT_XRC_RECV = 10
+TYPE_NAMES = {QPT_RC: "RC", QPT_UC: "UC", QPT_UD: "UD", QPT_XRC_SEND: "XRC_SEND", QPT_XRC_RECV: "XRC_RECV"}
 
 # enum ibv_qp_attr_mask
 STATE = 1 << 0
@@ -58,25 +63,63 @@ MASK_NAMES = {
 }
 STATE_NAMES = ("RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR")
 
-#: ``enum ibv_access_flags`` that may stand in qp_access_flags; the optional ones change nothing.
-KNOWN_ACCESS = 0x3FF0003F
+#: ``enum ibv_access_flags`` that may stand in qp_access_flags; those of memory regions only change nothing.
+KNOWN_ACCESS = 0x3FF003FF
 
-_ON_THE_FLY = CUR_STATE | ACCESS_FLAGS | ALT_PATH | PATH_MIG_STATE | MIN_RNR_TIMER
-#: (from, to): (attributes that must be given, attributes that may be given), for reliable connections.
+Row = tuple[int, int]  # attributes that must be given, attributes that may be given
+
+# What can change while a queue pair works.
+_UD_LIVE = CUR_STATE | QKEY
+_UC_LIVE = CUR_STATE | ACCESS_FLAGS | ALT_PATH | PATH_MIG_STATE
+_RC_LIVE = _UC_LIVE | MIN_RNR_TIMER
+_TO_INIT = PKEY_INDEX | PORT | ACCESS_FLAGS
+_CONNECT = AV | PATH_MTU | DEST_QPN | RQ_PSN
+_CONNECT_OPTIONAL = ALT_PATH | ACCESS_FLAGS | PKEY_INDEX
+_RESPONDS = MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER
+_REQUESTS = TIMEOUT | RETRY_CNT | RNR_RETRY | SQ_PSN | MAX_QP_RD_ATOMIC
+_PAUSED = PORT | AV | PKEY_INDEX
+
+
+def _rows(init: int, connect: Row, start: int, live: int, paused: int, restarts: bool) -> dict[tuple[int, int], Row]:
+    """The table of one transport.
+
+    :param init: attributes for RESET to INIT
+    :param connect: for INIT to RTR
+    :param start: for RTR to RTS
+    :param live: may be given from RTR to RTS and later
+    :param paused: may be given in SQD besides
+    :param restarts: whether there is a way from SQE
+    """
+    rows = {
+        (0, 1): (init, 0),
+        (1, 1): (0, init),
+        (1, 2): connect,
+        (2, 3): (start, live),
+        (3, 3): (0, live),
+        (3, 4): (0, EN_SQD_ASYNC_NOTIFY),
+        (4, 3): (0, live),
+        (4, 4): (0, paused | live),
+    }
+    if restarts:
+        rows[(5, 3)] = (0, live)
+    return rows
+
+
+_RC_PAUSED = _PAUSED | TIMEOUT | RETRY_CNT | RNR_RETRY | MAX_QP_RD_ATOMIC | MAX_DEST_RD_ATOMIC
+_INI_PAUSED = _PAUSED | TIMEOUT | RETRY_CNT | RNR_RETRY | MAX_QP_RD_ATOMIC
+#: Type of queue pair: (from, to): (attributes that must be given, attributes that may be given).
 TRANSITIONS = {
-    (0, 1): (PKEY_INDEX | PORT | ACCESS_FLAGS, 0),
-    (1, 1): (0, PKEY_INDEX | PORT | ACCESS_FLAGS),
-    (1, 2): (
-        AV | PATH_MTU | DEST_QPN | RQ_PSN | MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER,
-        ALT_PATH | ACCESS_FLAGS | PKEY_INDEX,
-    ),
-    (2, 3): (TIMEOUT | RETRY_CNT | RNR_RETRY | SQ_PSN | MAX_QP_RD_ATOMIC, _ON_THE_FLY),
-    (3, 3): (0, _ON_THE_FLY),
-    (3, 4): (0, EN_SQD_ASYNC_NOTIFY),
-    (4, 3): (0, _ON_THE_FLY),
-    (4, 4): (
-        0,
-        PORT | AV | TIMEOUT | RETRY_CNT | RNR_RETRY | MAX_QP_RD_ATOMIC | MAX_DEST_RD_ATOMIC | PKEY_INDEX | _ON_THE_FLY,
+    QPT_RC: _rows(_TO_INIT, (_CONNECT | _RESPONDS, _CONNECT_OPTIONAL), _REQUESTS, _RC_LIVE, _RC_PAUSED, False),
+    QPT_UC: _rows(_TO_INIT, (_CONNECT, _CONNECT_OPTIONAL), SQ_PSN, _UC_LIVE, _PAUSED, True),
+    QPT_UD: _rows(PKEY_INDEX | PORT | QKEY, (0, PKEY_INDEX | QKEY), SQ_PSN, _UD_LIVE, PKEY_INDEX, True),
+    QPT_XRC_SEND: _rows(_TO_INIT, (_CONNECT, _CONNECT_OPTIONAL), _REQUESTS, _UC_LIVE, _INI_PAUSED, False),
+    QPT_XRC_RECV: _rows(
+        _TO_INIT,
+        (_CONNECT | _RESPONDS, _CONNECT_OPTIONAL),
+        TIMEOUT | SQ_PSN,
+        _RC_LIVE,
+        _PAUSED | TIMEOUT | MAX_DEST_RD_ATOMIC,
+        False,
     ),
 }
 #: Attribute: (its bit, its largest value).
@@ -96,7 +139,7 @@ RANGES = {
 }
 
 
-def check_transition(qp_num: int, state: int, target: int, mask: int) -> None:
+def check_transition(qp_type: int, qp_num: int, state: int, target: int, mask: int) -> None:
     """Refuses a change of state that is not in the table, and names every missing and every unwelcome attribute.
 
     :raises PyverbsRDMAError: EINVAL
@@ -104,8 +147,8 @@ def check_transition(qp_num: int, state: int, target: int, mask: int) -> None:
     change = f"{STATE_NAMES[state]} to {STATE_NAMES[target]}"
     if STATE_NAMES[target] in ("RESET", "ERR"):
         required, optional = 0, CUR_STATE
-    elif (state, target) in TRANSITIONS:
-        required, optional = TRANSITIONS[(state, target)]
+    elif (state, target) in TRANSITIONS[qp_type]:
+        required, optional = TRANSITIONS[qp_type][(state, target)]
     else:
         raise PyverbsRDMAError(f"QP {qp_num:#x} cannot go from {change}", errno.EINVAL)
     missing = required & ~mask

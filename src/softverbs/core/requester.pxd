@@ -8,25 +8,18 @@ from softverbs.core.constants cimport (
     SEND_INLINE,
     SEND_SIGNALED,
     WC_BAD_RESP_ERR,
-    WC_BIND_MW,
-    WC_COMP_SWAP,
-    WC_FETCH_ADD,
     WC_LOC_PROT_ERR,
-    WC_LOCAL_INV,
     WC_MW_BIND_ERR,
-    WC_RDMA_READ,
-    WC_RDMA_WRITE,
     WC_REM_ACCESS_ERR,
     WC_REM_INV_REQ_ERR,
     WC_REM_OP_ERR,
     WC_RETRY_EXC_ERR,
     WC_RNR_RETRY_EXC_ERR,
-    WC_SEND,
     WC_SUCCESS,
     WC_WR_FLUSH_ERR,
-    WR_ATOMIC_CMP_AND_SWP,
-    WR_ATOMIC_FETCH_AND_ADD,
+    WR_ATOMIC_WRITE,
     WR_BIND_MW,
+    WR_FLUSH,
     WR_LOCAL_INV,
     WR_RDMA_READ,
     WR_RDMA_WRITE,
@@ -58,7 +51,22 @@ from softverbs.core.memory cimport (
     raw_store64 as store64,
 )
 from softverbs.core.opcodes cimport LAST, ONLY
-from softverbs.core.packets cimport MAX_HEADERS, write_atomic_request, write_payload, write_read_request
+from softverbs.core.operations cimport (
+    completion_opcode,
+    has_remote_memory,
+    is_answered,
+    is_atomic,
+    operation_name,
+)
+from softverbs.core.packets cimport (
+    ATOMIC_SIZE,
+    MAX_HEADERS,
+    write_atomic_request,
+    write_atomic_write,
+    write_flush_request,
+    write_payload,
+    write_read_request,
+)
 from softverbs.core.psn cimport add, diff
 from softverbs.core.regions cimport MemoryRegion
 from softverbs.core.rings cimport (
@@ -86,7 +94,6 @@ cdef int PACKET_COST
 cdef uint32_t FIRST_WINDOW
 cdef int ACK_EVERY
 cdef int RNR_RETRY_FOREVER
-cdef int ATOMIC_SIZE
 
 cdef class Requester:
     cdef Connection connection
@@ -102,6 +109,7 @@ cdef class Requester:
     cdef readonly int rnr_retry_count
     cdef readonly int max_reads
     cdef public bint draining
+    cdef bint reliable
     cdef readonly uint64_t retransmissions
     cdef readonly uint32_t psn
     cdef readonly uint32_t una
@@ -141,6 +149,8 @@ cdef class Requester:
     cdef void _emit(self, uintptr_t slot, uintptr_t address, Egress egress, int64_t now) except *
     @cython.locals(done=uint32_t, skip=uint32_t, psn=uint32_t, length=uint32_t)
     cdef uint32_t _emit_read(self, uintptr_t slot, uintptr_t address) except? 0
+    @cython.locals(length=uint32_t)
+    cdef uint32_t _emit_single(self, uintptr_t slot, int opcode, uintptr_t address) except? 0
     cdef void _sent(self, uint32_t psn, uint32_t payload) noexcept
     @cython.locals(part=uint64_t, last=bint, ask=bint, length=uint32_t)
     cdef uint32_t _emit_payload(self, uintptr_t slot, uintptr_t address) except? 0
@@ -149,7 +159,7 @@ cdef class Requester:
     cdef void _on_rnr(self, uint32_t psn, int timer, int64_t now) except *
     @cython.locals(status=int)
     cdef void _on_nak(self, uint32_t psn, int syndrome) except *
-    @cython.locals(slot=uintptr_t, mtu=uint64_t, done=uint64_t, rest=uint64_t, last=bint)
+    @cython.locals(slot=uintptr_t, opcode=int, mtu=uint64_t, done=uint64_t, rest=uint64_t, last=bint)
     cdef void on_read_response(self, uint32_t kind, uint32_t psn, uintptr_t payload, uint32_t length, int64_t now) except *
     @cython.locals(slot=uintptr_t)
     cdef void on_atomic_acknowledge(self, uint32_t psn, uintptr_t original, int64_t now) except *
@@ -178,6 +188,3 @@ cdef class Requester:
     cdef void _fail(self, int status, object reason) except *
     @cython.locals(slot=uintptr_t)
     cpdef void flush(self, object reason) except *
-
-cdef bint is_atomic(int opcode) noexcept
-cdef int completion_opcode(int opcode) noexcept

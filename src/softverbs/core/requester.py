@@ -25,25 +25,18 @@ if not cython.compiled:
         SEND_INLINE,
         SEND_SIGNALED,
         WC_BAD_RESP_ERR,
-        WC_BIND_MW,
-        WC_COMP_SWAP,
-        WC_FETCH_ADD,
         WC_LOC_PROT_ERR,
-        WC_LOCAL_INV,
         WC_MW_BIND_ERR,
-        WC_RDMA_READ,
-        WC_RDMA_WRITE,
         WC_REM_ACCESS_ERR,
         WC_REM_INV_REQ_ERR,
         WC_REM_OP_ERR,
         WC_RETRY_EXC_ERR,
         WC_RNR_RETRY_EXC_ERR,
-        WC_SEND,
         WC_SUCCESS,
         WC_WR_FLUSH_ERR,
-        WR_ATOMIC_CMP_AND_SWP,
-        WR_ATOMIC_FETCH_AND_ADD,
+        WR_ATOMIC_WRITE,
         WR_BIND_MW,
+        WR_FLUSH,
         WR_LOCAL_INV,
         WR_RDMA_READ,
         WR_RDMA_WRITE,
@@ -67,7 +60,22 @@ if not cython.compiled:
     )
     from softverbs.core.memory import Block, load8, load16, load32, load64, store32, store64
     from softverbs.core.opcodes import LAST, ONLY
-    from softverbs.core.packets import MAX_HEADERS, write_atomic_request, write_payload, write_read_request
+    from softverbs.core.operations import (
+        completion_opcode,
+        has_remote_memory,
+        is_answered,
+        is_atomic,
+        operation_name,
+    )
+    from softverbs.core.packets import (
+        ATOMIC_SIZE,
+        MAX_HEADERS,
+        write_atomic_request,
+        write_atomic_write,
+        write_flush_request,
+        write_payload,
+        write_read_request,
+    )
     from softverbs.core.psn import add, diff
     from softverbs.core.regions import MemoryRegion
     from softverbs.core.rings import (
@@ -97,21 +105,7 @@ PACKET_COST = 64
 FIRST_WINDOW = 196608
 #: An acknowledgement is asked for at least this often, packets.
 ACK_EVERY = 16
-#: Work requests by opcode, for people.
-_NAMES = (
-    "RDMA_WRITE",
-    "RDMA_WRITE_WITH_IMM",
-    "SEND",
-    "SEND_WITH_IMM",
-    "RDMA_READ",
-    "CMP_AND_SWP",
-    "FETCH_AND_ADD",
-    "LOCAL_INV",
-    "BIND_MW",
-    "SEND_WITH_INV",
-)
 RNR_RETRY_FOREVER = 7  # IBA 9.7.5.2.8
-ATOMIC_SIZE = 8
 
 
 class Requester:
@@ -137,6 +131,7 @@ class Requester:
         self.rnr_retry_count = 0
         self.max_reads = 0
         self.draining = False
+        self.reliable = True
         self.retransmissions = 0
         self.reset(0)
 
@@ -212,13 +207,13 @@ class Requester:
             return False
         if opcode == WR_LOCAL_INV or opcode == WR_BIND_MW:
             return self._perform_locally(slot, opcode)
-        reading = opcode == WR_RDMA_READ or is_atomic(opcode)
+        reading = is_answered(opcode)
         length = load32(slot + SQ_LENGTH)
         flags = load8(slot + SQ_FLAGS)
         if self.reads > 0 and (flags & SEND_FENCE or (reading and self.reads >= self.max_reads)):
             return False
         if not flags & SEND_INLINE and (reading or length > self.connection.mtu):  # else gathering is the check
-            right = ACCESS_LOCAL_WRITE if reading else 0
+            right = ACCESS_LOCAL_WRITE if opcode == WR_RDMA_READ or is_atomic(opcode) else 0
             if not self.connection.check(slot + SQ_SGES, load16(slot + SQ_NUM_SGE), right):
                 self._doom(WC_LOC_PROT_ERR, self.connection.fault)
                 return False
@@ -251,7 +246,7 @@ class Requester:
 
     def _bind(self, slot: int) -> str:
         connection = self.connection
-        window: MemoryRegion | None = connection.regions.find(load32(slot + SQ_RKEY))
+        window: MemoryRegion | None = connection.regions.window(load32(slot + SQ_RKEY))
         region: MemoryRegion | None = connection.regions.find(load32(slot + SQ_SWAP))
         if window is None or region is None:
             return "the memory window or the memory region to bind is gone"
@@ -263,6 +258,7 @@ class Requester:
             load32(slot + SQ_SWAP + 4),
             load32(slot + SQ_IMM),
             connection.qp_num,
+            connection.pd,
         )
 
     def _emit(self, slot: int, address: int, egress: Egress, now: int) -> None:
@@ -270,9 +266,8 @@ class Requester:
         opcode = load8(slot + SQ_OPCODE)
         if opcode == WR_RDMA_READ:
             length = self._emit_read(slot, address)
-        elif is_atomic(opcode):
-            length = write_atomic_request(self.connection, slot, address, self.psn)
-            self._sent(add(self.psn, 1), 0)
+        elif is_answered(opcode):
+            length = self._emit_single(slot, opcode, address)
         else:
             length = self._emit_payload(slot, address)
         if length == 0:
@@ -294,6 +289,20 @@ class Requester:
         self._sent(add(load32(slot + SQ_LAST_PSN), 1), load32(slot + SQ_LENGTH) - skip)
         return length
 
+    def _emit_single(self, slot: int, opcode: int, address: int) -> int:
+        """An atomic, a FLUSH or an ATOMIC_WRITE; its length, or 0 where the application's memory is gone."""
+        if opcode == WR_FLUSH:
+            length = write_flush_request(self.connection, slot, address, self.psn)
+        elif opcode == WR_ATOMIC_WRITE:
+            length = write_atomic_write(self.connection, slot, address, self.psn)
+        else:
+            length = write_atomic_request(self.connection, slot, address, self.psn)
+        if length == 0:
+            self._doom(WC_LOC_PROT_ERR, self.connection.fault)
+            return 0
+        self._sent(add(self.psn, 1), 0)
+        return length
+
     def _sent(self, psn: int, payload: int) -> None:
         """A request of one packet is out, whose answer will bring ``payload`` bytes; ``psn`` comes next."""
         self.psn = psn
@@ -309,6 +318,7 @@ class Requester:
             part = self.connection.mtu
         self.unasked += 1
         ask = last or self.unasked >= ACK_EVERY or self.in_flight + part + PACKET_COST >= self.window
+        ask = ask and self.reliable
         length = write_payload(self.connection, slot, address, self.psn, self.offset, part, ask)
         if length == 0:
             self._doom(WC_LOC_PROT_ERR, self.connection.fault)
@@ -381,12 +391,13 @@ class Requester:
         slot = self._awaited(psn, now)
         if slot == 0:
             return
-        if load8(slot + SQ_OPCODE) != WR_RDMA_READ:
+        opcode = load8(slot + SQ_OPCODE)
+        if is_atomic(opcode):
             self._fail(WC_BAD_RESP_ERR, f"{self.connection.peer_name} answered an atomic (PSN {psn:#x}) with READ data")
             return
         mtu = self.connection.mtu
         done = load32(slot + SQ_RESPONSES)
-        rest = load32(slot + SQ_LENGTH) - done * mtu
+        rest = load32(slot + SQ_LENGTH) - done * mtu if opcode == WR_RDMA_READ else 0
         last = psn == load32(slot + SQ_LAST_PSN)
         if last != (kind & (LAST | ONLY) != 0) or length != (rest if last else mtu):
             self._fail(
@@ -436,7 +447,7 @@ class Requester:
             return 0
         slot = self.sq.slot(self.sq.head)
         opcode = load8(slot + SQ_OPCODE)
-        if load32(slot + SQ_STATE) != WQE_STARTED or not (opcode == WR_RDMA_READ or is_atomic(opcode)):
+        if load32(slot + SQ_STATE) != WQE_STARTED or not is_answered(opcode):
             return 0
         return slot
 
@@ -450,7 +461,7 @@ class Requester:
             slot = sq.slot(sq.head)  # it has started, since una is a PSN of it
             opcode = load8(slot + SQ_OPCODE)
             last = load32(slot + SQ_LAST_PSN)
-            if (opcode == WR_RDMA_READ and load32(slot + SQ_LENGTH) != 0) or is_atomic(opcode):
+            if is_answered(opcode) and not (opcode == WR_RDMA_READ and load32(slot + SQ_LENGTH) == 0):
                 self._missed(psn)
                 return
             if diff(last, psn) > 0:
@@ -515,7 +526,7 @@ class Requester:
         """The head of the send queue is done."""
         slot = self.sq.slot(self.sq.head)
         opcode = load8(slot + SQ_OPCODE)
-        if opcode == WR_RDMA_READ or is_atomic(opcode):
+        if is_answered(opcode):
             self.reads -= 1
             self._give_back(PACKET_COST)
         self._complete_head(slot, opcode, WC_SUCCESS, None)
@@ -550,7 +561,7 @@ class Requester:
     def _counter(self, opcode: int) -> "CompCntr | None":
         if opcode == WR_SEND or opcode == WR_SEND_WITH_IMM or opcode == WR_SEND_WITH_INV:
             return self.send_counter
-        if opcode == WR_RDMA_WRITE or opcode == WR_RDMA_WRITE_WITH_IMM:
+        if opcode == WR_RDMA_WRITE or opcode == WR_RDMA_WRITE_WITH_IMM or opcode == WR_ATOMIC_WRITE:
             return self.write_counter
         if opcode == WR_RDMA_READ or is_atomic(opcode):
             return self.read_counter
@@ -578,7 +589,7 @@ class Requester:
         if self.cursor < self.sq.tail:
             slot = self.sq.slot(self.cursor)
             opcode = load8(slot + SQ_OPCODE)
-            if load32(slot + SQ_STATE) == WQE_STARTED and opcode != WR_RDMA_READ and not is_atomic(opcode):
+            if load32(slot + SQ_STATE) == WQE_STARTED and not is_answered(opcode):
                 self.offset = diff(self.una, load32(slot + SQ_FIRST_PSN)) * self.connection.mtu
 
     def next_deadline(self) -> int:
@@ -634,31 +645,9 @@ class Requester:
         connection = self.connection
         slot = self.sq.slot(self.sq.head)
         opcode = load8(slot + SQ_OPCODE)
-        asked = f"{_NAMES[opcode]} of {load32(slot + SQ_LENGTH)} bytes"
-        if opcode not in (WR_SEND, WR_SEND_WITH_IMM, WR_SEND_WITH_INV):
+        asked = f"{operation_name(opcode)} of {load32(slot + SQ_LENGTH)} bytes"
+        if has_remote_memory(opcode):
             end = load64(slot + SQ_REMOTE_ADDRESS) + load32(slot + SQ_LENGTH)
             asked += f" at [{load64(slot + SQ_REMOTE_ADDRESS):#x}, {end:#x}) with rkey {load32(slot + SQ_RKEY):#x}"
         words = connection.words if connection.words and connection.words_psn == psn else "it gives no reason"
         return f"{connection.peer_name} refused {asked} (NAK {syndrome & 31}): {words}"
-
-
-def is_atomic(opcode: int) -> bool:
-    """Whether a work request's opcode is that of an atomic."""
-    return opcode == WR_ATOMIC_CMP_AND_SWP or opcode == WR_ATOMIC_FETCH_AND_ADD
-
-
-def completion_opcode(opcode: int) -> int:
-    """``enum ibv_wc_opcode`` of a work request's opcode."""
-    if opcode == WR_RDMA_WRITE or opcode == WR_RDMA_WRITE_WITH_IMM:
-        return WC_RDMA_WRITE
-    if opcode == WR_RDMA_READ:
-        return WC_RDMA_READ
-    if opcode == WR_ATOMIC_CMP_AND_SWP:
-        return WC_COMP_SWAP
-    if opcode == WR_ATOMIC_FETCH_AND_ADD:
-        return WC_FETCH_ADD
-    if opcode == WR_LOCAL_INV:
-        return WC_LOCAL_INV
-    if opcode == WR_BIND_MW:
-        return WC_BIND_MW
-    return WC_SEND

@@ -3,6 +3,8 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from softverbs.core.completion cimport CompCntr, CompletionQueue, complete
 from softverbs.core.connection cimport Connection
 from softverbs.core.constants cimport (
+    ACCESS_FLUSH_GLOBAL,
+    ACCESS_FLUSH_PERSISTENT,
     ACCESS_REMOTE_ATOMIC,
     ACCESS_REMOTE_READ,
     ACCESS_REMOTE_WRITE,
@@ -30,6 +32,8 @@ from softverbs.core.headers cimport (
     atomic_rkey,
     atomic_swap_add,
     atomic_va,
+    feth_level,
+    feth_type,
     ieth_rkey,
     imm,
     reth_length,
@@ -37,26 +41,33 @@ from softverbs.core.headers cimport (
     reth_va,
 )
 from softverbs.core.memory cimport (
+    Block,
     compare_swap64,
     raw_copy as copy,
     fetch_add64,
     raw_load32 as load32,
     raw_load64 as load64,
+    raw_store64 as store64,
 )
 from softverbs.core.opcodes cimport (
     ATOMIC,
+    FETH,
     FIRST,
     IETH,
     IMM,
     LAST,
     ONLY,
+    RC_ATOMIC_WRITE,
     RC_COMPARE_SWAP,
     READ,
     RETH,
     SEND,
+    TRANSPORT_BITS,
     WRITE,
 )
 from softverbs.core.packets cimport (
+    ATOMIC_SIZE,
+    FETH_LENGTH,
     MAX_HEADERS,
     MAX_WORDS,
     RETH_LENGTH,
@@ -66,9 +77,10 @@ from softverbs.core.packets cimport (
     write_words,
 )
 from softverbs.core.psn cimport add, diff
-from softverbs.core.rings cimport RQ_LENGTH, RQ_NUM_SGE, RQ_SGES, RQ_WR_ID, Ring
+from softverbs.core.regions cimport MemoryRegion, ProtectionDomain
+from softverbs.core.rings cimport RQ_LENGTH, RQ_NUM_SGE, RQ_SGES, RQ_WR_ID, SGE_SIZE, Ring
+from softverbs.core.srq cimport ReceiveQueue
 
-cdef int ATOMIC_SIZE
 cdef uint64_t MAX_MESSAGE
 cdef int GRANT
 cdef int PACE_START
@@ -77,9 +89,13 @@ cdef int PACE_MOST
 cdef int PACE_NAP
 cdef int64_t PACE_BURST
 cdef int PACE_FULL
+cdef int FLUSH_GLOBAL
+cdef int FLUSH_PERSISTENT
+cdef int FLUSH_REGION
 
 cdef class Resource:
     cdef uint32_t kind
+    cdef ProtectionDomain pd
     cdef uint32_t first_psn
     cdef uint32_t last_psn
     cdef uint64_t va
@@ -93,7 +109,9 @@ cdef class Resource:
 
 cdef class Responder:
     cdef Connection connection
-    cdef Ring rq
+    cdef ReceiveQueue receives
+    cdef Block block
+    cdef uintptr_t receive
     cdef CompletionQueue cq
     cdef bint consumes
     cdef int64_t pace_cap
@@ -104,6 +122,8 @@ cdef class Responder:
     cdef public bint explains
     cdef list resources
     cdef readonly uint64_t duplicates
+    cdef readonly uint64_t dropped
+    cdef bint refused
     cdef readonly uint32_t epsn
     cdef uint32_t ack_psn
     cdef readonly uint32_t msn
@@ -131,7 +151,7 @@ cdef class Responder:
     @cython.locals(distance=int32_t)
     cdef void on_request(self, int opcode, uint32_t flags, uint32_t psn, uintptr_t headers, uintptr_t payload, uint32_t length, bint ask, bint solicited) except *
     @cython.locals(mtu=uint32_t, kind=uint32_t)
-    cdef bint _fits(self, uint32_t flags, uint32_t length) noexcept
+    cdef bint _fits(self, int opcode, uint32_t flags, uint32_t length) noexcept
     @cython.locals(done=bint)
     cdef void _perform(self, int opcode, uint32_t flags, uintptr_t headers, uintptr_t payload, uint32_t length, bint ask, bint solicited) except *
     @cython.locals(connection=Connection, slot=uintptr_t, immediate=uint32_t, wc_flags=uint32_t)
@@ -139,12 +159,17 @@ cdef class Responder:
     @cython.locals(ending=bint, takes=bint, address=uintptr_t, immediate=uint32_t)
     cdef bint _on_write(self, uint32_t flags, uintptr_t headers, uintptr_t payload, uint32_t length, bint solicited) except -1
     cdef uintptr_t _open_write(self, uintptr_t headers) except? 0
-    @cython.locals(slot=uintptr_t)
     cdef void _complete_write_with_imm(self, uint32_t immediate, bint solicited) except *
     @cython.locals(va=uint64_t, rkey=uint32_t, length=uint64_t, packets=uint32_t, resource=Resource)
     cdef bint _on_read(self, uintptr_t headers) except -1
     @cython.locals(va=uint64_t, address=uintptr_t, resource=Resource)
     cdef bint _on_atomic(self, int opcode, uintptr_t headers) except -1
+    @cython.locals(kind=int, right=uint32_t, rkey=uint32_t, va=uint64_t, length=uint64_t, region=MemoryRegion)
+    cdef bint _on_flush(self, uintptr_t headers) except -1
+    @cython.locals(va=uint64_t, address=uintptr_t)
+    cdef bint _on_atomic_write(self, uintptr_t headers, uintptr_t payload) except -1
+    @cython.locals(resource=Resource)
+    cdef bint _remember_empty(self, uint32_t kind) except -1
     @cython.locals(count=int64_t, resource=Resource)
     cdef Resource _remember(self, uint32_t kind, uint32_t packets)
     cdef bint _granted(self, uint32_t right) except -1
@@ -152,6 +177,9 @@ cdef class Responder:
     @cython.locals(address=uintptr_t)
     cdef uintptr_t _opened(self, uint32_t rkey, uint64_t va, uint64_t length, uint32_t right) except? 0
     cdef void _complete_receive(self, uintptr_t slot, uint32_t length, bint solicited, int status, int opcode, uint32_t immediate, uint32_t wc_flags, object reason) except *
+    cdef void _finish(self) noexcept
+    @cython.locals(ring=Ring, slot=uintptr_t)
+    cdef uintptr_t _take_receive(self) except? 0
     cdef void _negative(self, int syndrome, uint32_t psn) noexcept
     cdef bint _not_ready(self) noexcept
     cdef bint _refuse(self, int syndrome, int event, object reason) except -1
@@ -173,5 +201,5 @@ cdef class Responder:
     cdef bint _send_acknowledge(self, Egress egress, uint32_t psn, int syndrome) except -1
     @cython.locals(address=uintptr_t, length=uint32_t)
     cdef bint _send_nak(self, Egress egress) except -1
-    @cython.locals(slot=uintptr_t)
+    @cython.locals(ring=Ring, slot=uintptr_t)
     cpdef void flush(self, object reason) except *

@@ -16,11 +16,14 @@ try:
     import cython
 except ImportError:
     from softverbs import _cython as cython
+from softverbs.core.limits import MAX_SGE
 
 if not cython.compiled:
     from softverbs.core.completion import CompCntr, CompletionQueue, complete
     from softverbs.core.connection import Connection
     from softverbs.core.constants import (
+        ACCESS_FLUSH_GLOBAL,
+        ACCESS_FLUSH_PERSISTENT,
         ACCESS_REMOTE_ATOMIC,
         ACCESS_REMOTE_READ,
         ACCESS_REMOTE_WRITE,
@@ -48,27 +51,34 @@ if not cython.compiled:
         atomic_rkey,
         atomic_swap_add,
         atomic_va,
+        feth_level,
+        feth_type,
         ieth_rkey,
         imm,
         reth_length,
         reth_rkey,
         reth_va,
     )
-    from softverbs.core.memory import compare_swap64, copy, fetch_add64, load32, load64
+    from softverbs.core.memory import Block, compare_swap64, copy, fetch_add64, load32, load64, store64
     from softverbs.core.opcodes import (
         ATOMIC,
+        FETH,
         FIRST,
         IETH,
         IMM,
         LAST,
         ONLY,
+        RC_ATOMIC_WRITE,
         RC_COMPARE_SWAP,
         READ,
         RETH,
         SEND,
+        TRANSPORT_BITS,
         WRITE,
     )
     from softverbs.core.packets import (
+        ATOMIC_SIZE,
+        FETH_LENGTH,
         MAX_HEADERS,
         MAX_WORDS,
         RETH_LENGTH,
@@ -78,9 +88,10 @@ if not cython.compiled:
         write_words,
     )
     from softverbs.core.psn import add, diff
-    from softverbs.core.rings import RQ_LENGTH, RQ_NUM_SGE, RQ_SGES, RQ_WR_ID, Ring
+    from softverbs.core.regions import MemoryRegion, ProtectionDomain
+    from softverbs.core.rings import RQ_LENGTH, RQ_NUM_SGE, RQ_SGES, RQ_WR_ID, SGE_SIZE
+    from softverbs.core.srq import ReceiveQueue
 
-ATOMIC_SIZE = 8
 MAX_MESSAGE = 0x80000000  # bytes, IBA 9.4
 GRANT = 0x1F  # the syndrome of an ACK, with no statement on credits (IBA 9.7.7.2)
 # READ responses are paced, since nothing on UDP would slow them: bytes per 1,024 ns.
@@ -90,6 +101,10 @@ PACE_MOST = 16384
 PACE_NAP = 20000  # ns
 PACE_BURST = 262144  # bytes at once
 PACE_FULL = 10000000  # ns after which no more tokens gather
+# FETH (annex A19).
+FLUSH_GLOBAL = 1
+FLUSH_PERSISTENT = 2
+FLUSH_REGION = 1
 
 
 class Resource:
@@ -97,6 +112,7 @@ class Resource:
 
     def __init__(self) -> None:
         self.kind = 0
+        self.pd: ProtectionDomain = None  # type: ignore[assignment]
         self.first_psn = 0
         self.last_psn = 0
         self.va = 0
@@ -113,17 +129,26 @@ class Resource:
 class Responder:
     """Performs the requests of the peer of one queue pair and answers them."""
 
-    def __init__(self, connection: Connection, rq: Ring, cq: CompletionQueue, consumes: bool, pace_cap: int) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        receives: "ReceiveQueue | None",
+        cq: CompletionQueue,
+        consumes: bool,
+        pace_cap: int,
+    ) -> None:
         """
         :param connection: numbers, path and memory of the queue pair
-        :param rq: its receive queue
+        :param receives: its receive queue, maybe a shared one; None where each request names one
         :param cq: where its receives complete
         :param consumes: whether an inbound WRITE_WITH_IMM consumes a receive
         :param pace_cap: most bytes of READ responses at once
         """
         self.connection = connection
-        self.rq = rq
+        self.receives: ReceiveQueue = receives  # type: ignore[assignment]
         self.cq = cq
+        #: Where a work request that was taken from a shared queue stays until its message is complete.
+        self.block = Block(RQ_SGES + MAX_SGE * SGE_SIZE)
         self.consumes = consumes
         self.pace_cap = min(pace_cap, PACE_BURST)
         self.recv_counter: CompCntr | None = None
@@ -133,6 +158,8 @@ class Responder:
         self.explains = False
         self.resources: list[Resource] = []
         self.duplicates = 0
+        self.dropped = 0
+        self.refused = False
         self.reset(0, 0)
 
     def reset(self, psn: int, max_resources: int) -> None:
@@ -144,6 +171,7 @@ class Responder:
         self.ack_psn = add(psn, -1)
         self.msn = 0
         self.message = 0
+        self.receive = 0
         self.placed = 0
         self.write_va = 0
         self.write_rkey = 0
@@ -164,8 +192,17 @@ class Responder:
         self.reason = ""
 
     def drop_receives(self) -> None:
-        """Forgets the posted receives: the queue pair is reset."""
-        self.rq.head = self.rq.tail
+        """Forgets the posted receives, but for those of a shared queue: the queue pair is reset."""
+        self.receive = 0
+        if self.receives is not None and not self.receives.shared:
+            self.receives.ring.head = self.receives.ring.tail
+
+    def keep_resources(self, count: int) -> None:
+        """Another number of READs and atomics that may be outstanding; the newest are remembered (SQD)."""
+        old = self.resources
+        self.resources = [Resource() for _ in range(count)]
+        for index in range(max(self.newest - min(count, len(old)), 0), self.newest):
+            self.resources[index % count] = old[index % len(old)]
 
     # -- requests
 
@@ -188,19 +225,19 @@ class Responder:
         elif distance > 0:
             if not self.silent:
                 self._negative(NAK_PSN_SEQUENCE, self.epsn)
-        elif not self._fits(flags, length):
+        elif not self._fits(opcode, flags, length):
             self._refuse(
                 NAK_INVALID_REQUEST, EVENT_QP_REQ_ERR, f"opcode {opcode:#x} with {length} bytes does not fit here"
             )
         else:
             self._perform(opcode, flags, headers, payload, length, ask, solicited)
 
-    def _fits(self, flags: int, length: int) -> bool:
+    def _fits(self, opcode: int, flags: int, length: int) -> bool:
         """Whether the packet continues the message in progress and has a right length (IBA 9.7.4.1.2, 9.7.4.1.6)."""
         mtu = self.connection.mtu
         kind = flags & (SEND | WRITE | READ | ATOMIC)
         if kind == 0:
-            return False  # FLUSH and ATOMIC_WRITE, which are not supported
+            return self.message == 0 and length == (ATOMIC_SIZE if opcode == RC_ATOMIC_WRITE else 0)
         if flags & (FIRST | ONLY):
             if self.message != 0:
                 return False
@@ -223,8 +260,12 @@ class Responder:
             done = self._on_write(flags, headers, payload, length, solicited)
         elif flags & READ:
             done = self._on_read(headers)
-        else:
+        elif flags & ATOMIC:
             done = self._on_atomic(opcode, headers)
+        elif flags & FETH:
+            done = self._on_flush(headers)
+        else:
+            done = self._on_atomic_write(headers, payload)
         if not done:
             return
         self.silent = False
@@ -239,9 +280,9 @@ class Responder:
             self.msn = add(self.msn, 1)
 
     def _on_send(self, flags: int, headers: int, payload: int, length: int, solicited: bool) -> bool:
-        if self.rq.head == self.rq.tail:
+        slot = self._take_receive()
+        if slot == 0:
             return self._not_ready()
-        slot = self.rq.slot(self.rq.head)
         if flags & (FIRST | ONLY):
             self.placed = 0
         if self.placed + length > load32(slot + RQ_LENGTH):
@@ -275,8 +316,9 @@ class Responder:
     def _on_write(self, flags: int, headers: int, payload: int, length: int, solicited: bool) -> bool:
         address = 0
         if flags & RETH:
+            self.refused = False
             address = self._open_write(headers)
-            if self.failed:
+            if self.refused:
                 return False
         ending = flags & (LAST | ONLY)
         if self.placed + length > self.write_length or (ending and self.placed + length != self.write_length):
@@ -286,7 +328,7 @@ class Responder:
                 f"an RDMA WRITE of {self.write_length} bytes brought {self.placed + length}",
             )
         takes = flags & IMM and self.consumes
-        if takes and self.rq.head == self.rq.tail:
+        if takes and self._take_receive() == 0:
             return self._not_ready()
         if length > 0:
             if address == 0:
@@ -306,7 +348,7 @@ class Responder:
         return True
 
     def _open_write(self, headers: int) -> int:
-        """Takes the RETH of a new WRITE; the address of its first byte, or 0: it has none, or ``failed``."""
+        """Takes the RETH of a new WRITE; the address of its first byte, or 0: it has none, or is ``refused``."""
         self.placed = 0
         self.write_va = reth_va(headers)
         self.write_rkey = reth_rkey(headers)
@@ -320,9 +362,15 @@ class Responder:
 
     def _complete_write_with_imm(self, immediate: int, solicited: bool) -> None:
         if self.consumes:
-            slot = self.rq.slot(self.rq.head)
             self._complete_receive(
-                slot, self.write_length, solicited, WC_SUCCESS, WC_RECV_RDMA_WITH_IMM, immediate, WC_WITH_IMM, None
+                self.receive,
+                self.write_length,
+                solicited,
+                WC_SUCCESS,
+                WC_RECV_RDMA_WITH_IMM,
+                immediate,
+                WC_WITH_IMM,
+                None,
             )
         else:
             self.cq.push(
@@ -376,12 +424,66 @@ class Responder:
         resource = self._remember(ATOMIC, 1)
         if resource is None:
             return False
-        if opcode == RC_COMPARE_SWAP:
+        if opcode & ~TRANSPORT_BITS == RC_COMPARE_SWAP:
             resource.original = compare_swap64(address, atomic_compare(headers), atomic_swap_add(headers))
         else:
             resource.original = fetch_add64(address, atomic_swap_add(headers))
         if self.remote_read_counter is not None:
             self.remote_read_counter.record(WC_SUCCESS, ATOMIC_SIZE)
+        return True
+
+    def _on_flush(self, headers: int) -> bool:
+        """FLUSH (annex A19): memory is visible to all once it is written: only to be checked and answered."""
+        kind = feth_type(headers)
+        right = 0
+        if kind & FLUSH_GLOBAL:
+            right = ACCESS_FLUSH_GLOBAL
+        if kind & FLUSH_PERSISTENT:
+            right |= ACCESS_FLUSH_PERSISTENT
+        headers += FETH_LENGTH
+        rkey = reth_rkey(headers)
+        if right == 0 or kind & ~(FLUSH_GLOBAL | FLUSH_PERSISTENT) or feth_level(headers - FETH_LENGTH) > 1:
+            return self._refuse(NAK_INVALID_REQUEST, EVENT_QP_REQ_ERR, f"FLUSH with the placement type {kind}")
+        va = reth_va(headers)
+        length = reth_length(headers)
+        if feth_level(headers - FETH_LENGTH) == FLUSH_REGION:
+            region: MemoryRegion | None = self.connection.regions.find(rkey)
+            if region is not None:
+                va = region.iova
+                length = region.length
+        if length == 0:
+            if not self._granted(right):
+                return False
+        elif self._opened(rkey, va, length, right) == 0:
+            return False
+        return self._remember_empty(FETH)
+
+    def _on_atomic_write(self, headers: int, payload: int) -> bool:
+        """ATOMIC_WRITE (annex A19): 8 bytes at once."""
+        va = reth_va(headers)
+        if va & 7 or reth_length(headers) != ATOMIC_SIZE:
+            return self._refuse(
+                NAK_INVALID_REQUEST,
+                EVENT_QP_REQ_ERR,
+                f"ATOMIC_WRITE of {reth_length(headers)} bytes at {va:#x}: 8 bytes, at a multiple of 8",
+            )
+        address = self._opened(reth_rkey(headers), va, ATOMIC_SIZE, ACCESS_REMOTE_WRITE)
+        if address == 0 or not self._remember_empty(WRITE):
+            return False
+        if address & 7:
+            copy(address, payload, ATOMIC_SIZE)
+        else:
+            store64(address, load64(payload))  # one instruction
+        if self.remote_write_counter is not None:
+            self.remote_write_counter.record(WC_SUCCESS, ATOMIC_SIZE)
+        return True
+
+    def _remember_empty(self, kind: int) -> bool:
+        """A resource whose answer is a READ response of 0 bytes; False: refused."""
+        resource = self._remember(kind, 1)
+        if resource is None:
+            return False
+        resource.length = 0
         return True
 
     def _remember(self, kind: int, packets: int) -> "Resource | None":
@@ -400,6 +502,7 @@ class Responder:
             self.queued -= 1
         self.newest += 1
         resource.kind = kind
+        resource.pd = self.connection.pd
         resource.first_psn = self.epsn
         resource.last_psn = add(self.epsn, packets - 1)
         resource.start = 0
@@ -413,11 +516,13 @@ class Responder:
 
     def _granted(self, right: int) -> bool:
         """Whether the queue pair lets its peer do this at all (``qp_access_flags``; IBA 9.7.4.1.3: invalid request)."""
-        if self.connection.access & right:
+        if not right & ~self.connection.access:
             return True
         name = "REMOTE_WRITE" if right == ACCESS_REMOTE_WRITE else "REMOTE_READ"
         if right == ACCESS_REMOTE_ATOMIC:
             name = "REMOTE_ATOMIC"
+        elif right & (ACCESS_FLUSH_GLOBAL | ACCESS_FLUSH_PERSISTENT):
+            name = "FLUSH_GLOBAL or FLUSH_PERSISTENT"
         return self._refuse(
             NAK_INVALID_REQUEST, EVENT_QP_ACCESS_ERR, f"qp_access_flags of QP {self.connection.qp_num:#x} lack {name}"
         )
@@ -450,8 +555,7 @@ class Responder:
         wc_flags: int,
         reason: str | None,
     ) -> None:
-        self.rq.head += 1
-        self.message = 0
+        self._finish()
         complete(
             self.cq,
             self.recv_counter,
@@ -468,6 +572,31 @@ class Responder:
             0,
             reason,
         )
+
+    def _finish(self) -> None:
+        """The work request of the message in progress, or the oldest of the queue, is used up."""
+        if not self.receives.shared:
+            self.receives.ring.head += 1
+        self.receive = 0
+        self.message = 0
+
+    def _take_receive(self) -> int:
+        """The work request that the message in progress goes to, or 0: none is posted.
+
+        That of a shared queue is taken out: other queue pairs receive meanwhile.
+        """
+        if self.receive == 0:
+            ring = self.receives.ring
+            if ring.head == ring.tail:
+                return 0
+            slot = ring.slot(ring.head)
+            if self.receives.shared:
+                copy(self.block.address, slot, ring.stride)
+                slot = self.block.address
+                ring.head += 1
+                self.receives.taken()
+            self.receive = slot
+        return self.receive
 
     # -- refusals
 
@@ -486,6 +615,7 @@ class Responder:
     def _refuse(self, syndrome: int, event: int, reason: str) -> bool:
         """A NAK after which the queue pair is in error; ``reason`` goes to the log, and to a peer that may know it."""
         self._negative(syndrome, self.epsn)
+        self.refused = True
         self.failed = True
         self.event = event
         self.reason = reason
@@ -494,7 +624,7 @@ class Responder:
     def _on_duplicate(self, flags: int, psn: int, headers: int) -> None:
         """A packet that was here before (IBA 9.7.4.1.5 and 9.7.5.1.5): answered again, not performed again."""
         self.duplicates += 1
-        if not flags & (READ | ATOMIC):
+        if flags & (SEND | WRITE):
             self.ack_due = True
             return
         count = len(self.resources)
@@ -513,7 +643,7 @@ class Responder:
             if resource.kind != READ or not same or reth_length(headers) != resource.length - skip:
                 return
             self.pace = max(self.pace // 2, PACE_LEAST)
-        elif resource.kind != ATOMIC:
+        elif resource.kind == READ or (flags & ATOMIC != 0) != (resource.kind == ATOMIC):
             return
         resource.start = skip
         resource.sent = skip
@@ -574,6 +704,7 @@ class Responder:
             psn = add(resource.first_psn, resource.sent // connection.mtu)
             source = 0
             if part > 0:
+                connection.pd = resource.pd
                 source = connection.translate(resource.rkey, resource.va + resource.sent, part, ACCESS_REMOTE_READ)
                 if source == 0:
                     if not resource.answered:  # else it is a late duplicate, which may not hurt
@@ -587,7 +718,7 @@ class Responder:
                 break
         if not resource.answered:
             resource.answered = True
-            if self.remote_read_counter is not None:
+            if self.remote_read_counter is not None and resource.kind == READ:
                 self.remote_read_counter.record(WC_SUCCESS, resource.length)
             if self.pace < PACE_MOST:
                 self.pace += self.pace // 16
@@ -642,5 +773,9 @@ class Responder:
 
     def flush(self, reason: str) -> None:
         """Completes every posted receive with WR_FLUSH_ERR, in order (IBA 10.3.1, ERR)."""
-        while self.rq.head < self.rq.tail:
-            self._complete_receive(self.rq.slot(self.rq.head), 0, False, WC_WR_FLUSH_ERR, WC_RECV, 0, 0, reason)
+        if self.receives is None:
+            return  # type: ignore[unreachable]
+        ring = self.receives.ring
+        while self.receive != 0 or (ring.head < ring.tail and not self.receives.shared):
+            slot = self.receive if self.receive != 0 else ring.slot(ring.head)
+            self._complete_receive(slot, 0, False, WC_WR_FLUSH_ERR, WC_RECV, 0, 0, reason)

@@ -1,5 +1,5 @@
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
-from softverbs.core.memory cimport Block
+from softverbs.core.memory cimport Block, raw_copy as copy
 
 cdef int SGE_SIZE
 cdef int SGE_LENGTH
@@ -18,6 +18,8 @@ cdef int SQ_FIRST_PSN
 cdef int SQ_LAST_PSN
 cdef int SQ_RESPONSES
 cdef int SQ_STATE
+cdef int SQ_DESTINATION
+cdef int SQ_AH
 cdef int SQ_SGES
 cdef int WQE_POSTED
 cdef int WQE_STARTED
@@ -52,3 +54,5 @@ cdef class Ring:
     cdef uintptr_t slot(self, uint64_t index) noexcept
     cdef uint64_t count(self) noexcept
     cdef bint full(self) noexcept
+    cpdef relocate(self, uintptr_t address)
+    cpdef restore(self)

@@ -9,7 +9,7 @@ try:
 except ImportError:
     from softverbs import _cython as cython
 if not cython.compiled:
-    from softverbs.core.memory import Block
+    from softverbs.core.memory import Block, copy
 
 # A scatter/gather element.
 SGE_SIZE = 16
@@ -23,15 +23,17 @@ SQ_FLAGS = 9
 SQ_NUM_SGE = 10
 SQ_IMM = 12  # immediate data, or the rkey to invalidate, or a new memory window key
 SQ_REMOTE_ADDRESS = 16  # bind: start of the window
-SQ_RKEY = 24  # bind: the window's key before
+SQ_RKEY = 24  # bind: the window's key before; UD: the Q_Key
 SQ_LENGTH = 28  # payload, bytes
-SQ_COMPARE_ADD = 32  # bind: length of the window
-SQ_SWAP = 40  # bind: lkey of the memory region, access rights << 32
+SQ_COMPARE_ADD = 32  # bind: length of the window; flush: bytes to flush
+SQ_SWAP = 40  # bind: lkey of the memory region, access rights << 32; flush: placement type, selectivity level << 4
 SQ_FIRST_PSN = 48
 SQ_LAST_PSN = 52
 SQ_RESPONSES = 56  # responses of a READ that have arrived
 SQ_STATE = 60
-SQ_SGES = 64  # or the inline payload
+SQ_DESTINATION = 64  # UD: number of the peer's QP; XRC: number of the peer's SRQ
+SQ_AH = 68  # UD: handle of the address handle
+SQ_SGES = 80  # or the inline payload
 
 # SQ_STATE
 WQE_POSTED = 0
@@ -87,3 +89,17 @@ class Ring:
     def full(self) -> bool:
         """Whether every slot is taken."""
         return self.tail - self.head >= self.size
+
+    def relocate(self, address: int) -> None:
+        """Moves the slots to memory of the application, which must be as large as ``block`` and stay until ``restore``.
+
+        :param address: of the memory, a multiple of 64
+        """
+        copy(address, self.address, self.block.size)
+        self.address = address
+
+    def restore(self) -> None:
+        """Moves the slots back into ``block``: the application's memory is not touched any more."""
+        if self.address != self.block.address:
+            copy(self.block.address, self.address, self.block.size)
+            self.address = self.block.address

@@ -25,6 +25,10 @@ cdef class SendWR:
     cdef uint64_t _compare_add
     cdef uint64_t _swap
     cdef object _bind
+    cdef uint32_t _ah
+    cdef uint32_t _destination
+    cdef uint32_t _flush_length
+    cdef uint32_t _flush_kind
 
     cpdef assign(self, SendWR other)
 

@@ -224,6 +224,12 @@ class SendWR:
         self._compare_add = 0
         self._swap = 0
         self._bind: tuple[Any, Any] | None = None
+        #: UD: handle of the address handle, the peer's QP and Q_Key. XRC: the peer's SRQ.
+        self._ah = 0
+        self._destination = 0
+        #: FLUSH: bytes, placement type and selectivity level << 4.
+        self._flush_length = 0
+        self._flush_kind = 0
         if next_wr is not None:
             self.next_wr = next_wr
 
@@ -260,6 +266,10 @@ class SendWR:
         self._compare_add = other._compare_add
         self._swap = other._swap
         self._bind = other._bind
+        self._ah = other._ah
+        self._destination = other._destination
+        self._flush_length = other._flush_length
+        self._flush_kind = other._flush_kind
 
     @property
     def next_wr(self) -> "SendWR | None":
@@ -342,6 +352,42 @@ class SendWR:
         self.set_wr_rdma(rkey, addr)
         self._compare_add = _fits("compare_add", compare_add, _U64)
         self._swap = _fits("swap", swap, _U64)
+
+    def set_wr_ud(self, ah: Any, rqpn: int, rqkey: int) -> None:
+        """Where a datagram goes.
+
+        :param ah: the address handle
+        :param rqpn: number of the peer's QP; 0xffffff for a multicast group
+        :param rqkey: the peer's Q_Key; with its highest bit set, that of the sending QP is used
+        """
+        try:
+            handle = ah._open()
+            handle.vector
+        except AttributeError:
+            raise PyverbsUserError(f"ah is {type(ah).__name__}: AH is expected") from None
+        self._ah = _fits("address handle", handle.handle, _U32)
+        self._destination = _fits("remote_qpn", rqpn, 0xFFFFFF)
+        self._rkey = _fits("remote_qkey", rqkey, _U32)
+
+    def set_qp_type_xrc(self, remote_srqn: int) -> None:
+        """Where an XRC message goes.
+
+        :param remote_srqn: number of the peer's SRQ
+        """
+        self._destination = _fits("remote_srqn", remote_srqn, 0xFFFFFF)
+
+    def set_wr_flush(self, rkey: int, addr: int, length: int, placement_type: int, level: int) -> None:
+        """Extension: what a FLUSH flushes (ibv_wr_flush(3)).
+
+        :param rkey: key of the peer's memory
+        :param addr: address there
+        :param length: bytes
+        :param placement_type: ``IBV_FLUSH_GLOBAL``, ``IBV_FLUSH_PERSISTENT``, or both
+        :param level: ``IBV_FLUSH_RANGE`` or ``IBV_FLUSH_MR``
+        """
+        self.set_wr_rdma(rkey, addr)
+        self._flush_length = _fits("flush length", length, _U32)
+        self._flush_kind = _fits("placement type", placement_type, 15) | _fits("selectivity level", level, 3) << 4
 
     def set_bind_wr(self, mw: object, bind_info: object) -> None:
         """Binds a memory window of type 2.

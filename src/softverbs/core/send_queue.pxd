@@ -1,0 +1,69 @@
+cimport cython
+from libc.stdint cimport uint32_t, uint64_t, uintptr_t
+from softverbs.core.connection cimport Connection
+from softverbs.core.constants cimport (
+    QPT_UD,
+    SEND_FENCE,
+    SEND_INLINE,
+    SEND_SIGNALED,
+    SEND_SOLICITED,
+    WR_ATOMIC_WRITE,
+    WR_BIND_MW,
+    WR_FLUSH,
+    WR_RDMA_READ,
+    WR_SEND_WITH_INV,
+)
+from softverbs.core.memory cimport (
+    raw_copy as copy,
+    copy_checked,
+    raw_store8 as store8,
+    raw_store16 as store16,
+    raw_store32 as store32,
+    raw_store64 as store64,
+)
+from softverbs.core.operations cimport allowed, is_answered, is_atomic, operation_name
+from softverbs.core.packets cimport ATOMIC_SIZE
+from softverbs.core.rings cimport (
+    SGE_SIZE,
+    SQ_AH,
+    SQ_COMPARE_ADD,
+    SQ_DESTINATION,
+    SQ_FLAGS,
+    SQ_IMM,
+    SQ_LENGTH,
+    SQ_NUM_SGE,
+    SQ_OPCODE,
+    SQ_REMOTE_ADDRESS,
+    SQ_RKEY,
+    SQ_SGES,
+    SQ_STATE,
+    SQ_SWAP,
+    WQE_POSTED,
+    Ring,
+)
+from softverbs.core.srq cimport put_elements
+from softverbs.core.wr cimport SGE, SendWR
+
+cdef uint32_t _SEND_FLAGS
+
+cdef class SendQueue:
+    cdef Connection connection
+    cdef readonly int qp_type
+    cdef uint32_t allowed
+    cdef readonly uint32_t max_wr
+    cdef readonly uint32_t max_sge
+    cdef readonly uint32_t max_inline_data
+    cdef readonly bint signal_all
+    cdef readonly Ring ring
+    @cython.locals(ring=Ring, opcode=uint32_t, flags=uint32_t, slot=uintptr_t, elements=list, length=uint64_t)
+    cdef void put(self, SendWR wr, int max_reads) except *
+    cdef void take_back(self, uint64_t tail) noexcept
+    @cython.locals(length=uint64_t, element=SGE, at=uintptr_t, size=uint32_t)
+    cdef uint64_t _put_inline(self, uintptr_t slot, int opcode, list elements) except? 0
+    @cython.locals(connection=Connection, size=uint32_t, address=uintptr_t)
+    cdef bint _copy_inline(self, uintptr_t at, SGE element) except -1
+    cdef void _check_answered(self, int opcode, uint64_t length, int max_reads) except *
+    @cython.locals(handles=list)
+    cdef void _check_datagram(self, SendWR wr) except *
+    cdef void _put_bind(self, uintptr_t slot, SendWR wr) except *
+    cdef void _put_flush(self, uintptr_t slot, SendWR wr) except *

@@ -1,0 +1,197 @@
+"""The send queue: a work request is checked whole, then written to its slot, where the requester finds it."""
+
+import errno
+
+try:
+    import cython
+except ImportError:
+    from softverbs import _cython as cython
+from softverbs.core.errors import PyverbsRDMAError
+from softverbs.core.limits import MAX_MESSAGE_SIZE
+from softverbs.core.qp_states import TYPE_NAMES
+
+if not cython.compiled:
+    from softverbs.core.connection import Connection
+    from softverbs.core.constants import (
+        QPT_UD,
+        SEND_FENCE,
+        SEND_INLINE,
+        SEND_SIGNALED,
+        SEND_SOLICITED,
+        WR_ATOMIC_WRITE,
+        WR_BIND_MW,
+        WR_FLUSH,
+        WR_RDMA_READ,
+        WR_SEND_WITH_INV,
+    )
+    from softverbs.core.memory import copy, copy_checked, store8, store16, store32, store64
+    from softverbs.core.operations import allowed, is_answered, is_atomic, operation_name
+    from softverbs.core.packets import ATOMIC_SIZE
+    from softverbs.core.rings import (
+        SGE_SIZE,
+        SQ_AH,
+        SQ_COMPARE_ADD,
+        SQ_DESTINATION,
+        SQ_FLAGS,
+        SQ_IMM,
+        SQ_LENGTH,
+        SQ_NUM_SGE,
+        SQ_OPCODE,
+        SQ_REMOTE_ADDRESS,
+        SQ_RKEY,
+        SQ_SGES,
+        SQ_STATE,
+        SQ_SWAP,
+        WQE_POSTED,
+        Ring,
+    )
+    from softverbs.core.srq import put_elements
+    from softverbs.core.wr import SGE, SendWR
+
+_SEND_FLAGS = SEND_FENCE | SEND_SIGNALED | SEND_SOLICITED | SEND_INLINE
+
+
+class SendQueue:
+    """Send work requests that wait, or that are under way, oldest first."""
+
+    def __init__(
+        self, connection: Connection, qp_type: int, max_wr: int, max_sge: int, max_inline_data: int, signal_all: bool
+    ) -> None:
+        """
+        :param connection: of the queue pair
+        :param qp_type: its type
+        :param max_wr: most work requests
+        :param max_sge: most scatter/gather elements of each
+        :param max_inline_data: most bytes of inline data of each
+        :param signal_all: whether every work request is signaled
+        """
+        self.connection = connection
+        self.qp_type = qp_type
+        self.allowed = allowed(qp_type)
+        self.max_wr = max_wr
+        self.max_sge = max_sge
+        self.max_inline_data = max_inline_data
+        self.signal_all = signal_all
+        payload = max(max_sge * SGE_SIZE, max_inline_data, ATOMIC_SIZE)
+        # The smallest queue has one slot: modulo zero has no meaning.
+        self.ring = Ring(max(max_wr, 1), SQ_SGES + (payload + 63 & ~63))
+
+    def put(self, wr: SendWR, max_reads: int) -> None:
+        """Appends one work request.
+
+        :param max_reads: READs and atomics that the queue pair may have outstanding
+        :raises PyverbsRDMAError: EINVAL where it is wrong, ENOMEM where the queue is full, EFAULT for inline data that
+            cannot be read
+        """
+        ring = self.ring
+        opcode = wr._opcode
+        flags = wr._send_flags
+        if ring.tail - ring.head >= self.max_wr:
+            raise PyverbsRDMAError(
+                f"the send queue of QP {self.connection.qp_num:#x} is full: max_send_wr={self.max_wr}", errno.ENOMEM
+            )
+        if opcode > WR_ATOMIC_WRITE or not self.allowed >> opcode & 1:
+            kind = TYPE_NAMES[self.qp_type]
+            raise PyverbsRDMAError(f"a QP of type {kind} has no operation {operation_name(opcode)}", errno.EINVAL)
+        if flags & ~_SEND_FLAGS:
+            raise PyverbsRDMAError(
+                f"send_flags {flags:#x}: of no meaning here: {flags & ~_SEND_FLAGS:#x}", errno.EINVAL
+            )
+        slot = ring.slot(ring.tail)
+        elements = wr._sg
+        if flags & SEND_INLINE:
+            length = self._put_inline(slot, opcode, elements)
+        else:
+            length = put_elements(slot + SQ_SGES, elements, self.max_sge, "max_send_sge")
+        if length > MAX_MESSAGE_SIZE:
+            raise PyverbsRDMAError(f"a message of {length} bytes: at most {MAX_MESSAGE_SIZE}", errno.EINVAL)
+        if is_answered(opcode):
+            self._check_answered(opcode, length, max_reads)
+        if self.signal_all:
+            flags |= SEND_SIGNALED
+        store64(slot, wr._wr_id)
+        store8(slot + SQ_OPCODE, opcode)
+        store8(slot + SQ_FLAGS, flags)
+        store16(slot + SQ_NUM_SGE, len(elements))
+        store32(slot + SQ_IMM, wr._imm_data)
+        store64(slot + SQ_REMOTE_ADDRESS, wr._remote_addr)
+        store32(slot + SQ_RKEY, wr._rkey)
+        store32(slot + SQ_LENGTH, length)
+        store64(slot + SQ_COMPARE_ADD, wr._compare_add)
+        store64(slot + SQ_SWAP, wr._swap)
+        store32(slot + SQ_DESTINATION, wr._destination)
+        store32(slot + SQ_AH, wr._ah)
+        store32(slot + SQ_STATE, WQE_POSTED)
+        if opcode == WR_BIND_MW:
+            self._put_bind(slot, wr)
+        elif opcode == WR_FLUSH:
+            self._put_flush(slot, wr)
+        elif self.qp_type == QPT_UD:
+            self._check_datagram(wr)
+        ring.tail += 1
+
+    def take_back(self, tail: int) -> None:
+        """Removes what was appended since the ring's tail was ``tail``: nothing of it has started."""
+        self.ring.tail = tail
+
+    def _put_inline(self, slot: int, opcode: int, elements: list[SGE]) -> int:
+        """Copies the payload into the slot; its length. The elements need no key (ibv_post_send(3))."""
+        if opcode >= WR_RDMA_READ and opcode != WR_SEND_WITH_INV and opcode != WR_ATOMIC_WRITE:
+            raise PyverbsRDMAError(f"SEND_INLINE has no meaning with {operation_name(opcode)}", errno.EINVAL)
+        length = 0
+        for element in elements:
+            length += element._length
+        if length > self.max_inline_data and (opcode != WR_ATOMIC_WRITE or length != ATOMIC_SIZE):
+            raise PyverbsRDMAError(f"{length} bytes inline: max_inline_data={self.max_inline_data}", errno.EINVAL)
+        at = slot + SQ_SGES
+        for element in elements:
+            size = element._length
+            if size > 0 and not self._copy_inline(at, element):
+                raise PyverbsRDMAError(f"inline data at {element._addr:#x}, {size} bytes, cannot be read", errno.EFAULT)
+            at += size
+        return length
+
+    def _copy_inline(self, at: int, element: SGE) -> bool:
+        """Copies an element; where its key does not vouch for the memory, the kernel is asked."""
+        size = element._length
+        connection = self.connection
+        address = connection.regions.translate(element._lkey, element._addr, size, 0, connection.pd, connection.qp_num)
+        if address == 0:
+            return copy_checked(at, element._addr, size)
+        copy(at, address, size)
+        return True
+
+    def _check_answered(self, opcode: int, length: int, max_reads: int) -> None:
+        if max_reads == 0:
+            raise PyverbsRDMAError(
+                f"max_rd_atomic of QP {self.connection.qp_num:#x} is 0: it has no {operation_name(opcode)}",
+                errno.EINVAL,
+            )
+        if (is_atomic(opcode) or opcode == WR_ATOMIC_WRITE) and length != ATOMIC_SIZE:
+            raise PyverbsRDMAError(f"an atomic is 8 bytes, its scatter/gather list holds {length}", errno.EINVAL)
+        if opcode == WR_FLUSH and length != 0:
+            raise PyverbsRDMAError(f"FLUSH carries no data, its scatter/gather list holds {length}", errno.EINVAL)
+
+    def _check_datagram(self, wr: SendWR) -> None:
+        """UD: there must be an address handle now; whether it is there when the datagram leaves is seen then."""
+        handles = self.connection.port.addresses
+        if wr._ah >= len(handles) or handles[wr._ah] is None:
+            raise PyverbsRDMAError("a datagram without an address handle: call set_wr_ud", errno.EINVAL)
+
+    def _put_bind(self, slot: int, wr: SendWR) -> None:
+        """BIND_MW: the window's key now, the region's key, the range and the rights (``rings``)."""
+        if wr._bind is None:
+            raise PyverbsRDMAError("BIND_MW without a memory window: call set_bind_wr", errno.EINVAL)
+        mw, info = wr._bind
+        store32(slot + SQ_RKEY, mw.rkey)
+        store32(slot + SQ_IMM, wr._rkey)
+        store64(slot + SQ_REMOTE_ADDRESS, info.addr)
+        store64(slot + SQ_COMPARE_ADD, info.length)
+        store32(slot + SQ_SWAP, info.mr.lkey)
+        store32(slot + SQ_SWAP + 4, info.mw_access_flags)
+        store32(slot + SQ_LENGTH, 0)
+
+    def _put_flush(self, slot: int, wr: SendWR) -> None:
+        store32(slot + SQ_LENGTH, 0)
+        store64(slot + SQ_COMPARE_ADD, wr._flush_length)
+        store32(slot + SQ_SWAP, wr._flush_kind)

@@ -1,0 +1,55 @@
+cimport cython
+from libc.stdint cimport uint32_t, uint64_t, uintptr_t
+from softverbs.core.completion cimport CompletionQueue
+from softverbs.core.constants cimport EVENT_SRQ_LIMIT_REACHED
+from softverbs.core.host cimport Host
+from softverbs.core.memory cimport raw_copy as copy, raw_store32 as store32, raw_store64 as store64
+from softverbs.core.regions cimport ProtectionDomain
+from softverbs.core.rings cimport (
+    RQ_LENGTH,
+    RQ_NUM_SGE,
+    RQ_SGES,
+    RQ_WR_ID,
+    SGE_LENGTH,
+    SGE_LKEY,
+    SGE_SIZE,
+    Ring,
+)
+from softverbs.core.wr cimport SGE, RecvWR
+
+@cython.locals(length=uint64_t, element=SGE)
+cdef uint64_t put_elements(uintptr_t at, list elements, uint32_t limit, object name) except? 0
+
+cdef class ReceiveQueue:
+    cdef readonly uint32_t max_wr
+    cdef readonly uint32_t max_sge
+    cdef readonly bint shared
+    cdef readonly Ring ring
+    @cython.locals(ring=Ring, slot=uintptr_t, length=uint64_t)
+    cdef void put(self, RecvWR wr) except *
+    cdef void taken(self) except *
+
+cdef class XrcDomain:
+    cdef readonly Host port
+    cdef readonly object context_id
+    cdef readonly uint32_t handle
+    cdef public int users
+    cdef readonly bint closed
+
+cdef class SharedReceiveQueue(ReceiveQueue):
+    cdef readonly Host port
+    cdef readonly object context_id
+    cdef readonly ProtectionDomain pd
+    cdef readonly XrcDomain xrcd
+    cdef readonly CompletionQueue cq
+    cdef readonly uint32_t limit
+    cdef public int users
+    cdef public object user
+    cdef readonly bint closed
+    cdef readonly uint32_t srq_num
+    cdef readonly uint32_t handle
+
+    cpdef post_recv(self, RecvWR wr)
+    cpdef list rings(self)
+    @cython.locals(old=Ring, ring=Ring, index=uint64_t)
+    cdef void _resize(self, uint32_t max_wr) except *

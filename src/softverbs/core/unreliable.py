@@ -1,0 +1,268 @@
+"""Unreliable transports: the connected one, UC, and datagrams, UD (IBA 9.8.2, 9.8.3).
+
+Nothing is acknowledged: a work request is done when its last packet has been handed to the link, and what the network
+loses is lost. So nothing slows a sender but its own pace, since a socket drops what it cannot hold. An error of the
+send side stops that side alone, in the state SQE (IBA 10.3.1).
+"""
+
+try:
+    import cython
+except ImportError:
+    from softverbs import _cython as cython
+
+if not cython.compiled:
+    from softverbs.core.address import AddressHandle
+    from softverbs.core.completion import complete
+    from softverbs.core.constants import (
+        EVENT_QP_FATAL,
+        WC_GRH,
+        WC_LOC_LEN_ERR,
+        WC_LOC_PROT_ERR,
+        WC_LOC_QP_OP_ERR,
+        WC_RECV,
+        WC_SUCCESS,
+        WC_WITH_IMM,
+    )
+    from softverbs.core.egress import ICRC_SIZE, Egress
+    from softverbs.core.headers import deth_qkey, deth_src_qpn, imm
+    from softverbs.core.memory import Block, load32, load64, store32
+    from softverbs.core.opcodes import BTH_LENGTH, FIRST, IMM, ONLY
+    from softverbs.core.packets import DETH_LENGTH, MAX_HEADERS, write_datagram
+    from softverbs.core.peer import GRH_LENGTH, Peer
+    from softverbs.core.psn import add, diff
+    from softverbs.core.requester import Requester
+    from softverbs.core.responder import Responder
+    from softverbs.core.rings import (
+        RQ_LENGTH,
+        RQ_NUM_SGE,
+        RQ_SGES,
+        RQ_WR_ID,
+        SQ_AH,
+        SQ_DESTINATION,
+        SQ_LENGTH,
+        SQ_RKEY,
+        SQ_STATE,
+        WQE_POSTED,
+        WQE_STARTED,
+    )
+
+#: Bytes per 1,024 ns, and at once: about what a reader of a socket takes out of it, and what the socket holds.
+PACE = 1024
+PACE_BURST = 131072
+PACE_NAP = 20000  # ns
+PACE_FULL = 10000000  # ns after which no more tokens gather
+QKEY_OF_QP = 0x80000000  # in a Q_Key: the sending queue pair's own is used (IBA 10.2.5)
+
+
+class UnreliableRequester(Requester):
+    """Sends the work requests of a UC queue pair."""
+
+    def start_unreliable(self) -> None:
+        """To be called once, before anything else."""
+        self.reliable = False
+        self.tokens = PACE_BURST
+        self.refilled = 0
+        self.resume_at = 0
+
+    def resume(self) -> None:
+        """From SQE back to RTS: what comes now is sent."""
+        self.reset(self.psn)
+
+    def pump(self, egress: Egress, now: int) -> int:
+        """Sends what may be sent. 1 where the arena is full and more is to come, else 0."""
+        sq = self.sq
+        self.resume_at = 0
+        while self.cursor < sq.tail and not self.failed:
+            slot = sq.slot(self.cursor)
+            if load32(slot + SQ_STATE) == WQE_POSTED and not self._start(slot):
+                return 0
+            if load32(slot + SQ_STATE) == WQE_POSTED:
+                continue  # a local operation: done and gone
+            if not self.connection.path.local and not self._may_send(now):
+                return 0
+            address = egress.room(MAX_HEADERS + self.connection.mtu)
+            if address == 0:
+                return 1
+            index = self.cursor
+            length = self._emit_payload(slot, address)
+            if length == 0:
+                return 0
+            egress.commit(self.connection.path, length)
+            self._gone(length)
+            if self.cursor > index:
+                self._retire()
+        return 0
+
+    def _gone(self, length: int) -> None:
+        """A packet has left, and nobody will ask for it again."""
+        self.una = self.psn
+        self.top = self.psn
+        self.in_flight = 0
+        self.tokens -= length
+
+    def _may_send(self, now: int) -> bool:
+        """Whether the pace allows more now; else ``resume_at`` says when."""
+        elapsed = now - self.refilled
+        if elapsed > PACE_FULL:
+            elapsed = PACE_FULL
+        self.tokens += (elapsed * PACE) >> 10
+        self.refilled = now
+        if self.tokens > PACE_BURST:
+            self.tokens = PACE_BURST
+        if self.tokens > 0:
+            return True
+        self.resume_at = now + PACE_NAP
+        return False
+
+    def next_deadline(self) -> int:
+        """When ``pump`` can go on, ns; 0 for never."""
+        return self.resume_at
+
+    def on_timer(self, now: int) -> None:
+        """Time has passed: ``pump`` follows."""
+
+
+class DatagramRequester(UnreliableRequester):
+    """Sends the work requests of a UD queue pair."""
+
+    def pump(self, egress: Egress, now: int) -> int:
+        """Sends what may be sent. 1 where the arena is full and more is to come, else 0."""
+        sq = self.sq
+        self.resume_at = 0
+        while self.cursor < sq.tail and not self.failed and not self.draining:
+            if not self._may_send(now):
+                return 0
+            address = egress.room(MAX_HEADERS + self.connection.mtu)
+            if address == 0:
+                return 1
+            slot = sq.slot(self.cursor)
+            store32(slot + SQ_STATE, WQE_STARTED)
+            self._send(slot, address, egress)
+        return 0
+
+    def _send(self, slot: int, address: int, egress: Egress) -> None:
+        connection = self.connection
+        handles = connection.port.addresses
+        index = load32(slot + SQ_AH)
+        handle: AddressHandle | None = handles[index] if index < len(handles) else None
+        if handle is None or handle.pd is not connection.pd:
+            gone = "is gone" if handle is None else "belongs to another protection domain than the QP"
+            self._fail(WC_LOC_QP_OP_ERR, f"the address handle of the datagram {gone}")
+            return
+        if load32(slot + SQ_LENGTH) > connection.mtu:
+            self._fail(WC_LOC_LEN_ERR, f"a datagram of {load32(slot + SQ_LENGTH)} bytes: the MTU is {connection.mtu}")
+            return
+        qkey = load32(slot + SQ_RKEY)
+        if qkey & QKEY_OF_QP:
+            qkey = connection.qkey
+        length = write_datagram(
+            connection, slot, address, self.psn, connection.qp_num, load32(slot + SQ_DESTINATION), qkey
+        )
+        if length == 0:
+            self._fail(WC_LOC_PROT_ERR, connection.fault)
+            return
+        egress.commit(handle.path, length)
+        self.psn = add(self.psn, 1)
+        self._gone(0 if handle.path.local else length)
+        self.cursor += 1
+        self._retire()
+
+
+class UnreliableResponder(Responder):
+    """Takes the messages of a UC queue pair's peer. A message that misses a packet is dropped whole."""
+
+    def on_request(
+        self, opcode: int, flags: int, psn: int, headers: int, payload: int, length: int, ask: bool, solicited: bool
+    ) -> None:
+        """As ``Responder.on_request`` (IBA 9.8.2.2)."""
+        gap = diff(psn, self.epsn) != 0
+        self.epsn = psn
+        if gap or flags & (FIRST | ONLY):
+            self.message = 0  # what was in progress misses its end: its receive waits for the next message
+        if self._fits(opcode, flags, length):
+            self._perform(opcode, flags, headers, payload, length, False, solicited)
+        self.epsn = add(psn, 1)
+
+    def _refuse(self, syndrome: int, event: int, reason: str) -> bool:
+        """Drops the message; an error of the receive that it came to ends the queue pair."""
+        if event == EVENT_QP_FATAL:
+            self.failed = True
+            self.event = event
+            self.reason = reason
+        return self._ignore()
+
+    def _not_ready(self) -> bool:
+        self.connection.port.no_receive += 1
+        return self._ignore()
+
+    def _ignore(self) -> bool:
+        self.message = 0
+        self.dropped += 1
+        self.refused = True
+        return False
+
+
+class DatagramResponder(UnreliableResponder):
+    """Takes the datagrams that come to a UD queue pair."""
+
+    def start_datagrams(self) -> None:
+        """To be called once, before anything else."""
+        self.grh = Block(GRH_LENGTH)
+
+    def on_datagram(self, peer: Peer, flags: int, headers: int, payload: int, length: int, solicited: bool) -> None:
+        """A datagram whose frame is sound (IBA 9.8.3.2, 10.2.5).
+
+        :param peer: who sent it
+        :param flags: what ``opcodes.flags`` says of its opcode
+        :param headers: address of its DETH
+        :param payload: address of its payload
+        :param length: bytes of payload
+        :param solicited: whether the BTH has the solicited event bit
+        """
+        connection = self.connection
+        if deth_qkey(headers) != connection.qkey:
+            connection.port.qkey_violations += 1
+            return
+        slot = self._take_receive()
+        if slot == 0:
+            connection.port.no_receive += 1
+            return
+        whole = GRH_LENGTH + length
+        if whole > load32(slot + RQ_LENGTH):
+            reason = f"a datagram of {length} bytes and 40 of GRH came; the receive has {load32(slot + RQ_LENGTH)}"
+            self._complete_receive(slot, 0, False, WC_LOC_LEN_ERR, WC_RECV, 0, 0, reason)
+            self._refuse(0, EVENT_QP_FATAL, reason)
+            return
+        peer.write_grh(self.grh.address, payload - headers + length + BTH_LENGTH + ICRC_SIZE)
+        sges = slot + RQ_SGES
+        count = load32(slot + RQ_NUM_SGE)
+        if not (
+            connection.scatter(sges, count, 0, GRH_LENGTH, self.grh.address)
+            and connection.scatter(sges, count, GRH_LENGTH, length, payload)
+        ):
+            reason = connection.fault
+            self._complete_receive(slot, 0, False, WC_LOC_PROT_ERR, WC_RECV, 0, 0, reason)
+            self._refuse(0, EVENT_QP_FATAL, reason)
+            return
+        immediate = 0
+        wc_flags = WC_GRH
+        if flags & IMM:
+            immediate = imm(headers + DETH_LENGTH)
+            wc_flags |= WC_WITH_IMM
+        self._finish()
+        complete(
+            self.cq,
+            self.recv_counter,
+            length,
+            True,
+            solicited,
+            load64(slot + RQ_WR_ID),
+            WC_SUCCESS,
+            WC_RECV,
+            connection.qp_num,
+            whole,
+            immediate,
+            wc_flags,
+            deth_src_qpn(headers),
+            None,
+        )

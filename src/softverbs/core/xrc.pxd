@@ -1,0 +1,14 @@
+cimport cython
+from libc.stdint cimport uint32_t, uintptr_t
+from softverbs.core.constants cimport EVENT_QP_REQ_ERR
+from softverbs.core.headers cimport NAK_INVALID_REQUEST, xrceth_srqn
+from softverbs.core.packets cimport XRCETH_LENGTH
+from softverbs.core.responder cimport Responder
+from softverbs.core.srq cimport SharedReceiveQueue, XrcDomain
+
+cdef class TargetResponder(Responder):
+    cdef XrcDomain xrcd
+    cdef start_target(self, XrcDomain xrcd)
+    cdef void _perform(self, int opcode, uint32_t flags, uintptr_t headers, uintptr_t payload, uint32_t length, bint ask, bint solicited) except *
+    @cython.locals(srq=SharedReceiveQueue)
+    cdef bint _select(self, uint32_t number) except -1
