@@ -3,6 +3,8 @@ from softverbs.core.egress cimport Path
 from softverbs.core.host cimport Host
 from softverbs.core.regions cimport ProtectionDomain
 
+cpdef int pace_of(object static_rate) except -1
+
 cdef class AddressVector:
     cdef readonly bytes dgid
     cdef readonly object sgid_index
@@ -12,6 +14,7 @@ cdef class AddressVector:
     cdef readonly object sl
     cdef readonly object port_num
     cdef readonly object is_global
+    cdef readonly object static_rate
 
 cdef class AddressHandle:
     cdef readonly Host port

@@ -1,14 +1,37 @@
 """Address vectors and address handles: where a peer is, and the path there (ibv_create_ah(3))."""
 
+import errno
+
 try:
     import cython
 except ImportError:
     from softverbs import _cython as cython
+from softverbs.core.errors import PyverbsRDMAError
 
 if not cython.compiled:
     from softverbs.core.egress import Path
     from softverbs.core.host import Host
     from softverbs.core.regions import ProtectionDomain
+
+#: ``enum ibv_rate`` (ibv_create_ah(3)), Gbit/s; 0 is IBV_RATE_MAX, no limit.
+RATES = {
+    2: 2.5, 3: 10, 4: 30, 5: 5, 6: 20, 7: 40, 8: 60, 9: 80, 10: 120, 11: 14, 12: 56, 13: 112, 14: 168, 15: 25,
+    16: 100, 17: 200, 18: 300, 19: 28, 20: 50, 21: 400, 22: 600, 23: 800, 24: 1200,
+}  # fmt: skip
+
+
+def pace_of(static_rate: int) -> int:
+    """The time that a byte takes at a static rate, ns / 1,024, rounded up; 0 for no limit.
+
+    :param static_rate: ``enum ibv_rate``
+    :raises PyverbsRDMAError: EINVAL where it is none of these
+    """
+    if static_rate == 0:
+        return 0
+    rate = RATES.get(static_rate)
+    if rate is None:
+        raise PyverbsRDMAError(f"ah_attr.static_rate={static_rate} is no value of enum ibv_rate", errno.EINVAL)
+    return -int(-8 * 1024 // rate)
 
 
 class AddressVector:
@@ -24,6 +47,7 @@ class AddressVector:
         sl: int = 0,
         port_num: int = 1,
         is_global: bool = True,
+        static_rate: int = 0,
     ) -> None:
         """
         :param dgid: GID of the peer, 16 bytes
@@ -34,6 +58,7 @@ class AddressVector:
         :param sl: service level
         :param port_num: 1
         :param is_global: whether there is a GRH, which RoCE needs
+        :param static_rate: limit of the rate that packets leave at, ``enum ibv_rate``; 0 for none
         """
         self.dgid = dgid
         self.sgid_index = sgid_index
@@ -43,6 +68,7 @@ class AddressVector:
         self.sl = sl
         self.port_num = port_num
         self.is_global = is_global
+        self.static_rate = static_rate
 
 
 class AddressHandle:
@@ -64,7 +90,7 @@ class AddressHandle:
         pd.use(1)
 
     def close(self) -> None:
-        """Ends the handle (ibv_destroy_ah(3)); datagrams that name it and have not left complete in error."""
+        """Ends the handle (ibv_destroy_ah(3)); datagrams that were posted with it still leave."""
         if not self.closed:
             self.closed = True
             self.port.remove_address(self)

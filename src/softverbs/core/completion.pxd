@@ -107,7 +107,6 @@ cdef class CompletionQueue:
     cpdef uint64_t count(self) noexcept
     @cython.locals(ring=Ring, old=Ring, index=uint64_t, reasons=dict)
     cpdef resize(self, object cqe)
-    cpdef list rings(self)
 
 cdef class CompCntr:
     cdef readonly Host port

@@ -384,10 +384,6 @@ class CompletionQueue:
             "events_acknowledged": self.events_acked,
         }
 
-    def rings(self) -> list[Ring]:
-        """The memory of the queue."""
-        return [self.ring]
-
     def resize(self, cqe: int) -> None:
         """Another capacity (ibv_resize_cq(3)); every entry is kept, in order.
 

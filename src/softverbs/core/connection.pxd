@@ -11,6 +11,7 @@ cdef class Connection:
     cdef readonly Host port
     cdef readonly Regions regions
     cdef public ProtectionDomain pd
+    cdef public ProtectionDomain receive_pd
     cdef readonly uint32_t qp_num
     cdef public uint32_t dest_qp_num
     cdef public int transport
@@ -26,8 +27,9 @@ cdef class Connection:
     cdef public uint32_t words_psn
     cdef bint gather(self, uintptr_t sges, int count, uint64_t offset, uint64_t length, uintptr_t destination) except -1
     cdef bint scatter(self, uintptr_t sges, int count, uint64_t offset, uint64_t length, uintptr_t source) except -1
-    @cython.locals(sge=uintptr_t, size=uint64_t, part=uint64_t, address=uintptr_t)
-    cdef bint _move(self, uintptr_t sges, int count, uint64_t offset, uint64_t length, uintptr_t other, uint32_t right) except -1
+    cdef bint place(self, uintptr_t sges, int count, uint64_t offset, uint64_t length, uintptr_t source) except -1
+    @cython.locals(sge=uintptr_t, size=uint64_t, part=uint64_t, address=uintptr_t, key=uint32_t, va=uint64_t)
+    cdef bint _move(self, uintptr_t sges, int count, uint64_t offset, uint64_t length, uintptr_t other, uint32_t right, ProtectionDomain pd) except -1
     @cython.locals(sge=uintptr_t, size=uint64_t)
     cdef bint check(self, uintptr_t sges, int count, uint32_t right) except -1
     @cython.locals(address=uintptr_t)

@@ -30,6 +30,8 @@ class Connection:
         self.port = port
         self.regions = regions
         self.pd = pd
+        #: That of the memory that receives name: the SRQ's, where there is one.
+        self.receive_pd = pd
         self.qp_num = qp_num
         self.dest_qp_num = 0
         #: What the transport adds to the opcode of an operation (``opcodes``).
@@ -50,13 +52,19 @@ class Connection:
 
     def gather(self, sges: int, count: int, offset: int, length: int, destination: int) -> bool:
         """Copies ``length`` bytes out of a scatter/gather list, from ``offset`` bytes into it; False: ``fault``."""
-        return self._move(sges, count, offset, length, destination, 0)
+        return self._move(sges, count, offset, length, destination, 0, self.pd)
 
     def scatter(self, sges: int, count: int, offset: int, length: int, source: int) -> bool:
         """Copies ``length`` bytes into a scatter/gather list, from ``offset`` bytes into it; False: ``fault``."""
-        return self._move(sges, count, offset, length, source, 1)
+        return self._move(sges, count, offset, length, source, 1, self.pd)
 
-    def _move(self, sges: int, count: int, offset: int, length: int, other: int, right: int) -> bool:
+    def place(self, sges: int, count: int, offset: int, length: int, source: int) -> bool:
+        """As ``scatter``, into the list of a receive."""
+        return self._move(sges, count, offset, length, source, 1, self.receive_pd)
+
+    def _move(
+        self, sges: int, count: int, offset: int, length: int, other: int, right: int, pd: ProtectionDomain
+    ) -> bool:
         """``right``: ACCESS_LOCAL_WRITE (1) to write the list, 0 to read it."""
         sge = sges
         for _ in range(count):
@@ -67,8 +75,11 @@ class Connection:
                 part = size - offset
                 if part > length:
                     part = length
-                address = self.translate(load32(sge + SGE_LKEY), load64(sge) + offset, part, right)
+                key = load32(sge + SGE_LKEY)
+                va = load64(sge) + offset
+                address = self.regions.translate(key, va, part, right, pd, self.qp_num)
                 if address == 0:
+                    self.fault = self.regions.explain(key, va, part, right, pd, self.qp_num)
                     return False
                 if right:
                     copy(address, other, part)

@@ -1,5 +1,5 @@
 cimport cython
-from libc.stdint cimport uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
 from softverbs.core.icrc cimport IcrcPath
 from softverbs.core.memory cimport Block, raw_store32 as store32
 
@@ -8,6 +8,9 @@ cdef int MAX_BURSTS
 cdef int BURST_FRAMES
 cdef int BURST_BYTES
 cdef int ICRC_SIZE
+cdef int WIRE_HEADERS
+cdef int RATE_GRAIN
+cdef int RATE_BURST
 
 cdef class Path:
     cdef readonly object route
@@ -15,6 +18,9 @@ cdef class Path:
     cdef readonly bint local
     cdef readonly bint nearby
     cdef readonly int step
+    cdef public int64_t pace
+    cdef readonly int64_t free_at
+    cdef bint is_turn(self, int64_t now) noexcept
     cdef readonly bint group
     cdef readonly object peer
 
@@ -22,6 +28,7 @@ cdef class Egress:
     cdef Block block
     cdef uintptr_t address
     cdef size_t used
+    cdef size_t end
     cdef int bursts
     cdef list paths
     cdef uint32_t[512] offsets
@@ -33,4 +40,6 @@ cdef class Egress:
     cdef uintptr_t room(self, size_t length) noexcept
     @cython.locals(size=uint32_t, last=int, frame=uintptr_t, joins=bint)
     cdef int commit(self, Path path, uint32_t length) except -1
+    cdef void limit(self) noexcept
+    cdef void unlimit(self) noexcept
     cdef void reset(self) noexcept

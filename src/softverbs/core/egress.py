@@ -20,6 +20,12 @@ MAX_BURSTS = 512
 BURST_FRAMES = 64  # UDP_MAX_SEGMENTS of older kernels
 BURST_BYTES = 64000  # an IP packet holds 65,535
 ICRC_SIZE = 4
+#: What the wire adds to a frame, bytes: Ethernet, IPv6 and UDP headers, and the Ethernet FCS.
+WIRE_HEADERS = 66
+#: How far a path may lag behind its static rate and make up for it, ns: the grain of the device's sleeps.
+RATE_GRAIN = 1000000
+#: Most bytes that leave at once where there is a limit of the rate.
+RATE_BURST = 65536
 
 
 class Path:
@@ -47,6 +53,15 @@ class Path:
         self.local = local
         self.nearby = nearby
         self.step = step
+        #: Limit of the rate, as the time that a byte takes, ns / 1,024; 0: none. When the next packet may leave, ns.
+        self.pace = 0
+        self.free_at = 0
+
+    def is_turn(self, now: int) -> bool:
+        """Whether the limit of the rate lets a packet leave now; else ``free_at`` says when."""
+        if self.free_at < now - RATE_GRAIN:
+            self.free_at = now - RATE_GRAIN
+        return now >= self.free_at
 
 
 class Egress:
@@ -56,6 +71,8 @@ class Egress:
         self.block = Block(ARENA_SIZE)
         self.address = self.block.address
         self.used = 0
+        #: How far the arena may be used: less than its size while a queue pair writes that has a limit of its rate.
+        self.end = ARENA_SIZE
         self.bursts = 0
         self.paths: list[Path] = [None] * MAX_BURSTS  # type: ignore[list-item]
         self.offsets = [0] * 512  # MAX_BURSTS: C wants a literal
@@ -67,7 +84,7 @@ class Egress:
 
     def room(self, length: int) -> int:
         """Address for a frame of ``length`` bytes without its ICRC, or 0 when the arena is full."""
-        if self.used + length + ICRC_SIZE > ARENA_SIZE or self.bursts >= MAX_BURSTS:
+        if self.used + length + ICRC_SIZE > self.end or self.bursts >= MAX_BURSTS:
             return 0
         return self.address + self.used
 
@@ -98,11 +115,24 @@ class Egress:
         frame = self.address + self.used
         if not path.local:
             store32(frame + length, path.icrc.compute(frame, length, (self.frames_in_burst - 1) * path.step))
+        if path.pace != 0:
+            path.free_at += (size + WIRE_HEADERS) * path.pace >> 10
         self.used += size
         self.frames += 1
+
+    def limit(self) -> None:
+        """From now until ``unlimit`` there is room for one burst of a limited rate, at most."""
+        self.end = self.used + RATE_BURST
+        if self.end > ARENA_SIZE:
+            self.end = ARENA_SIZE
+
+    def unlimit(self) -> None:
+        """The arena may be filled again."""
+        self.end = ARENA_SIZE
 
     def reset(self) -> None:
         """Forgets every burst: all have been handed over."""
         self.used = 0
+        self.end = ARENA_SIZE
         self.bursts = 0
         self.open = False

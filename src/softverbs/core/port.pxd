@@ -1,13 +1,13 @@
 cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
-from softverbs.core.address cimport AddressVector
+from softverbs.core.address cimport AddressVector, pace_of
 from softverbs.core.completion cimport CompletionQueue
 from softverbs.core.constants cimport EVENT_PORT_ACTIVE, EVENT_PORT_ERR, QPS_ERR, QPS_RTR
 from softverbs.core.egress cimport ICRC_SIZE, Egress, Path
 from softverbs.core.headers cimport bth_dest_qpn, bth_opcode, bth_pad, bth_pkey, bth_version
 from softverbs.core.host cimport Host
 from softverbs.core.icrc cimport IcrcPath
-from softverbs.core.opcodes cimport BTH_LENGTH, EXPLAIN, PAYLOAD, RC, TRANSPORT_BITS, UD, header_length
+from softverbs.core.opcodes cimport BTH_LENGTH, EXPLAIN, PAYLOAD, RC, TRANSPORT_BITS, UD, XRC, header_length
 from softverbs.core.opcodes cimport flags as opcode_flags
 from softverbs.core.peer cimport Peer
 from softverbs.core.qp cimport QueuePair
@@ -86,7 +86,7 @@ cdef class Port(Host):
     cdef void _on_frame(self, Peer peer, uintptr_t frame, uint32_t length, uint32_t identification) except *
     @cython.locals(opcode=int, flags=uint32_t, payload=int)
     cdef int _is_sound(self, uintptr_t frame, uint32_t length) noexcept
-    @cython.locals(fault=int, opcode=int, number=uint32_t, index=uint32_t, qp=QueuePair)
+    @cython.locals(fault=int, opcode=int, reliable=bint, number=uint32_t, index=uint32_t, qp=QueuePair)
     cdef QueuePair _find(self, Peer peer, uintptr_t frame, uint32_t length, uint32_t identification)
     @cython.locals(fault=int, opcode=int, members=list, qp=QueuePair)
     cdef void _on_group_frame(self, Peer peer, uintptr_t frame, uint32_t length, uint32_t identification) except *

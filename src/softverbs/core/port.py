@@ -19,14 +19,14 @@ from softverbs.core.gid import address_of, is_ipv4, is_multicast
 from softverbs.core.limits import MAX_MCAST_GRP, MAX_MCAST_QP_ATTACH, Options
 
 if not cython.compiled:
-    from softverbs.core.address import AddressVector
+    from softverbs.core.address import AddressVector, pace_of
     from softverbs.core.completion import CompletionQueue
     from softverbs.core.constants import EVENT_PORT_ACTIVE, EVENT_PORT_ERR, QPS_ERR, QPS_RTR
     from softverbs.core.egress import ICRC_SIZE, Egress, Path
     from softverbs.core.headers import bth_dest_qpn, bth_opcode, bth_pad, bth_pkey, bth_version
     from softverbs.core.host import Host
     from softverbs.core.icrc import IcrcPath
-    from softverbs.core.opcodes import BTH_LENGTH, EXPLAIN, PAYLOAD, RC, TRANSPORT_BITS, UD, header_length
+    from softverbs.core.opcodes import BTH_LENGTH, EXPLAIN, PAYLOAD, RC, TRANSPORT_BITS, UD, XRC, header_length
     from softverbs.core.opcodes import flags as opcode_flags
     from softverbs.core.peer import Peer
     from softverbs.core.qp import QueuePair
@@ -328,7 +328,8 @@ class Port(Host):
         if qp is None or qp.qp_num != number:
             return self._drop(UNKNOWN_QP)
         opcode = bth_opcode(frame)
-        if opcode & TRANSPORT_BITS != qp.transport and not (opcode == EXPLAIN and qp.transport == RC):
+        reliable = qp.transport == RC or qp.transport == XRC
+        if opcode & TRANSPORT_BITS != qp.transport and not (opcode == EXPLAIN and reliable):
             return self._drop(TRANSPORT)
         if qp.state < QPS_RTR or qp.state == QPS_ERR:
             return self._drop(QP_STATE)
@@ -511,7 +512,9 @@ class Port(Host):
         nearby = self.link.one_host or vector.dgid in gids or address_of(vector.dgid).is_loopback
         icrc = IcrcPath(source, vector.dgid, self.link.source_ports[vector.sgid_index])
         peer = Peer(None, source, vector.dgid, True, 0, group) if local or group else None
-        return Path(route, icrc, local, nearby, self.link.identification_step, group, peer)
+        path = Path(route, icrc, local, nearby, self.link.identification_step, group, peer)
+        path.pace = pace_of(vector.static_rate)
+        return path
 
     def attach_mcast(self, qp: QueuePair, gid: bytes) -> None:
         """Adds a queue pair to a multicast group.

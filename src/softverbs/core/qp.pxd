@@ -81,6 +81,8 @@ cdef class QueuePair:
     cdef dict attached
     cdef bint notify_drained
     cdef bint established
+    cdef bint paced
+    cdef int64_t paced_until
     cdef readonly uint64_t source_high
     cdef readonly uint64_t source_low
     cdef readonly uint64_t local_high
@@ -115,8 +117,10 @@ cdef class QueuePair:
     @cython.locals(headers=uintptr_t, skip=int, psn=uint32_t, pad=int, size=uint32_t)
     cdef void on_packet(self, Peer peer, int opcode, uint32_t flags, uintptr_t frame, uint32_t length, int64_t now) except *
     cdef _on_words(self, uint32_t psn, uintptr_t at, int length)
-    @cython.locals(more=int, data_first=bint)
+    @cython.locals(more=int)
     cdef int pump(self, Egress egress, int64_t now) except -1
+    @cython.locals(more=int, data_first=bint)
+    cdef int _pump(self, Egress egress, int64_t now) except -1
     cdef void settle(self) except *
     cpdef void enter_error(self, object reason) except *
     cpdef void fatal(self, object reason) except *

@@ -89,7 +89,6 @@ if not cython.compiled:
     from softverbs.core.regions import ProtectionDomain
     from softverbs.core.requester import Requester
     from softverbs.core.responder import Responder
-    from softverbs.core.rings import Ring
     from softverbs.core.send_queue import SendQueue
     from softverbs.core.srq import ReceiveQueue, SharedReceiveQueue, XrcDomain
     from softverbs.core.unreliable import (
@@ -164,6 +163,9 @@ class QueuePair:
         self.attached: dict[int, CompCntr] = {}
         self.notify_drained = False
         self.established = False
+        #: Whether the path has a static rate; when that lets the next packets go, ns, and 0 where they need not wait.
+        self.paced = False
+        self.paced_until = 0
         self.source_high = 0
         self.source_low = 0
         self.local_high = 0
@@ -171,6 +173,8 @@ class QueuePair:
         # An XRC target gets one with each request.
         self.connection = Connection(port, port.regions, pd, self.qp_num)  # type: ignore[arg-type]
         self.connection.transport = self.transport
+        if srq is not None:
+            self.connection.receive_pd = srq.pd
         self.sends = SendQueue(
             self.connection, qp_type, self.max_send_wr, self.max_send_sge, self.max_inline_data, self.sq_sig_all
         )
@@ -189,7 +193,7 @@ class QueuePair:
         self.datagrams: DatagramResponder | None = None
         if self.transport == UD:
             sender = DatagramRequester(connection, self.sends.ring, send_cq, options.window)
-            sender.start_unreliable()
+            sender.start_datagrams(self.sends.handles)
             self.requester: Requester = sender
             taker = DatagramResponder(connection, receives, recv_cq, True, options.window)
             taker.start_datagrams()
@@ -357,6 +361,18 @@ class QueuePair:
         """Sends what is due. 1 where the arena is full and more is to come, else 0."""
         if not self.connection.connected:
             return 0
+        self.paced_until = 0
+        if self.paced:
+            if not self.connection.path.is_turn(now):
+                self.paced_until = self.connection.path.free_at
+                return 0
+            egress.limit()
+            more = self._pump(egress, now)
+            egress.unlimit()
+            return more
+        return self._pump(egress, now)
+
+    def _pump(self, egress: Egress, now: int) -> int:
         more = 0
         # Data first, where an ACK is all that is due: behind it in the same burst, the ACK costs no system call.
         data_first = self.responder.queued == 0 and self.responder.nak == 0
@@ -409,6 +425,8 @@ class QueuePair:
     def next_deadline(self) -> int:
         """When the port has to come back, ns; 0 for never."""
         due = self.responder.resume_at
+        if self.paced_until != 0:
+            due = self.paced_until
         if self.state == QPS_RTS or self.state == QPS_SQD:
             other = self.requester.next_deadline()
             if due == 0 or (other != 0 and other < due):
@@ -482,6 +500,7 @@ class QueuePair:
 
     def _take_path(self, path: Path, vector: AddressVector) -> None:
         self.connection.path = path
+        self.paced = path.pace != 0
         self.connection.connected = True
         self.source_high, self.source_low = struct.unpack(">QQ", vector.dgid)
         self.local_high, self.local_low = struct.unpack(">QQ", self.port.link.gids[vector.sgid_index])
@@ -509,6 +528,8 @@ class QueuePair:
         self.responder.drop_receives()
         self.responder.reset(0, 0)
         self.connection.connected = False
+        self.paced = False
+        self.paced_until = 0
         self.established = False
         self.notify_drained = False
         self._purge()

@@ -1,5 +1,6 @@
 cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
+from softverbs.core.answers cimport Answers
 from softverbs.core.completion cimport CompCntr, CompletionQueue, complete
 from softverbs.core.connection cimport Connection
 from softverbs.core.constants cimport (
@@ -21,9 +22,7 @@ from softverbs.core.constants cimport (
     WC_WITH_INV,
     WC_WR_FLUSH_ERR,
 )
-from softverbs.core.egress cimport Egress
 from softverbs.core.headers cimport (
-    AETH_RNR,
     NAK_INVALID_REQUEST,
     NAK_PSN_SEQUENCE,
     NAK_REMOTE_ACCESS,
@@ -65,87 +64,31 @@ from softverbs.core.opcodes cimport (
     TRANSPORT_BITS,
     WRITE,
 )
-from softverbs.core.packets cimport (
-    ATOMIC_SIZE,
-    FETH_LENGTH,
-    MAX_HEADERS,
-    MAX_WORDS,
-    RETH_LENGTH,
-    write_acknowledge,
-    write_atomic_answer,
-    write_read_response,
-    write_words,
-)
+from softverbs.core.packets cimport ATOMIC_SIZE, FETH_LENGTH, RETH_LENGTH
 from softverbs.core.psn cimport add, diff
-from softverbs.core.regions cimport MemoryRegion, ProtectionDomain
-from softverbs.core.rings cimport RQ_LENGTH, RQ_NUM_SGE, RQ_SGES, RQ_WR_ID, SGE_SIZE, Ring
+from softverbs.core.regions cimport MemoryRegion
+from softverbs.core.rings cimport RQ_LENGTH, RQ_NUM_SGE, RQ_SGES, RQ_WR_ID, SGE_SIZE
 from softverbs.core.srq cimport ReceiveQueue
 
 cdef uint64_t MAX_MESSAGE
-cdef int GRANT
-cdef int PACE_START
-cdef int PACE_LEAST
-cdef int PACE_MOST
-cdef int PACE_NAP
-cdef int64_t PACE_BURST
-cdef int PACE_FULL
 cdef int FLUSH_GLOBAL
 cdef int FLUSH_PERSISTENT
 cdef int FLUSH_REGION
 
-cdef class Resource:
-    cdef uint32_t kind
-    cdef ProtectionDomain pd
-    cdef uint32_t first_psn
-    cdef uint32_t last_psn
-    cdef uint64_t va
-    cdef uint32_t rkey
-    cdef uint64_t length
-    cdef uint64_t original
-    cdef uint64_t start
-    cdef uint64_t sent
-    cdef bint queued
-    cdef bint answered
-
-cdef class Responder:
-    cdef Connection connection
+cdef class Responder(Answers):
     cdef ReceiveQueue receives
     cdef Block block
     cdef uintptr_t receive
     cdef CompletionQueue cq
     cdef bint consumes
-    cdef int64_t pace_cap
     cdef public CompCntr recv_counter
     cdef public CompCntr remote_write_counter
-    cdef public CompCntr remote_read_counter
-    cdef public int min_rnr_timer
-    cdef public bint explains
-    cdef list resources
-    cdef readonly uint64_t duplicates
     cdef readonly uint64_t dropped
-    cdef bint refused
-    cdef readonly uint32_t epsn
-    cdef uint32_t ack_psn
-    cdef readonly uint32_t msn
     cdef uint32_t message
     cdef uint64_t placed
     cdef uint64_t write_va
     cdef uint32_t write_rkey
     cdef uint64_t write_length
-    cdef bint ack_due
-    cdef int nak
-    cdef uint32_t nak_psn
-    cdef bint silent
-    cdef int64_t newest
-    cdef int queued
-    cdef int64_t pace
-    cdef int64_t tokens
-    cdef int64_t refilled
-    cdef readonly int64_t resume_at
-    cdef readonly bint failed
-    cdef readonly int event
-    cdef readonly object reason
-
     cpdef reset(self, uint32_t psn, int max_resources)
     cpdef drop_receives(self)
     @cython.locals(distance=int32_t)
@@ -168,10 +111,6 @@ cdef class Responder:
     cdef bint _on_flush(self, uintptr_t headers) except -1
     @cython.locals(va=uint64_t, address=uintptr_t)
     cdef bint _on_atomic_write(self, uintptr_t headers, uintptr_t payload) except -1
-    @cython.locals(resource=Resource)
-    cdef bint _remember_empty(self, uint32_t kind) except -1
-    @cython.locals(count=int64_t, resource=Resource)
-    cdef Resource _remember(self, uint32_t kind, uint32_t packets)
     cdef bint _granted(self, uint32_t right) except -1
     cdef bint _bounded(self, uint64_t length) except -1
     @cython.locals(address=uintptr_t)
@@ -180,26 +119,5 @@ cdef class Responder:
     cdef void _finish(self) noexcept
     @cython.locals(ring=Ring, slot=uintptr_t)
     cdef uintptr_t _take_receive(self) except? 0
-    cdef void _negative(self, int syndrome, uint32_t psn) noexcept
-    cdef bint _not_ready(self) noexcept
-    cdef bint _refuse(self, int syndrome, int event, object reason) except -1
-    @cython.locals(count=int64_t, oldest=int64_t, index=int64_t, resource=Resource)
-    cdef void _on_duplicate(self, uint32_t flags, uint32_t psn, uintptr_t headers) except *
-    @cython.locals(skip=uint64_t, same=bint)
-    cdef void _answer_again(self, Resource resource, uint32_t flags, uint32_t psn, uintptr_t headers) except *
-    cdef int pump(self, Egress egress, int64_t now) except -1
-    @cython.locals(count=int64_t, index=int64_t, resource=Resource)
-    cdef bint _pump_queued(self, Egress egress, int64_t now) except -1
-    @cython.locals(connection=Connection, address=uintptr_t, part=uint64_t, last=bint, first=bint, psn=uint32_t, source=uintptr_t, length=uint32_t)
-    cdef bint _send_responses(self, Egress egress, Resource resource, int64_t now) except -1
-    cdef void _stop_reading(self, uint32_t psn) except *
-    @cython.locals(elapsed=int64_t)
-    cdef bint _may_send(self, int64_t now) noexcept
-    @cython.locals(connection=Connection, address=uintptr_t, length=uint32_t)
-    cdef bint _send_atomic(self, Egress egress, Resource resource) except -1
-    @cython.locals(address=uintptr_t)
-    cdef bint _send_acknowledge(self, Egress egress, uint32_t psn, int syndrome) except -1
-    @cython.locals(address=uintptr_t, length=uint32_t)
-    cdef bint _send_nak(self, Egress egress) except -1
     @cython.locals(ring=Ring, slot=uintptr_t)
     cpdef void flush(self, object reason) except *

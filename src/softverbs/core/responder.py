@@ -6,10 +6,7 @@ Owner: the queue pair, which calls it and looks at ``failed`` afterwards. Rules 
   packet after a gap is NAKed, the others are dropped until the gap is filled.
 * A request is believed when its opcode fits the message in progress, its length fits the MTU and its header, and its
   key opens what it asks for. Else it is NAKed, and the queue pair fails.
-* Answers leave in the order of their PSNs: queued READ responses and atomic answers first, then one ACK for
-  everything so far, or one NAK.
-* The last ``max_dest_rd_atomic`` READs and atomics are remembered, so that a duplicate is answered: a READ by reading
-  again, an atomic with the value of the first time.
+* What is owed to the peer for it is in ``answers``.
 """
 
 try:
@@ -19,6 +16,7 @@ except ImportError:
 from softverbs.core.limits import MAX_SGE
 
 if not cython.compiled:
+    from softverbs.core.answers import Answers
     from softverbs.core.completion import CompCntr, CompletionQueue, complete
     from softverbs.core.connection import Connection
     from softverbs.core.constants import (
@@ -40,9 +38,7 @@ if not cython.compiled:
         WC_WITH_INV,
         WC_WR_FLUSH_ERR,
     )
-    from softverbs.core.egress import Egress
     from softverbs.core.headers import (
-        AETH_RNR,
         NAK_INVALID_REQUEST,
         NAK_PSN_SEQUENCE,
         NAK_REMOTE_ACCESS,
@@ -76,57 +72,20 @@ if not cython.compiled:
         TRANSPORT_BITS,
         WRITE,
     )
-    from softverbs.core.packets import (
-        ATOMIC_SIZE,
-        FETH_LENGTH,
-        MAX_HEADERS,
-        MAX_WORDS,
-        RETH_LENGTH,
-        write_acknowledge,
-        write_atomic_answer,
-        write_read_response,
-        write_words,
-    )
+    from softverbs.core.packets import ATOMIC_SIZE, FETH_LENGTH, RETH_LENGTH
     from softverbs.core.psn import add, diff
-    from softverbs.core.regions import MemoryRegion, ProtectionDomain
+    from softverbs.core.regions import MemoryRegion
     from softverbs.core.rings import RQ_LENGTH, RQ_NUM_SGE, RQ_SGES, RQ_WR_ID, SGE_SIZE
     from softverbs.core.srq import ReceiveQueue
 
 MAX_MESSAGE = 0x80000000  # bytes, IBA 9.4
-GRANT = 0x1F  # the syndrome of an ACK, with no statement on credits (IBA 9.7.7.2)
-# READ responses are paced, since nothing on UDP would slow them: bytes per 1,024 ns.
-PACE_START = 4096
-PACE_LEAST = 64
-PACE_MOST = 16384
-PACE_NAP = 20000  # ns
-PACE_BURST = 262144  # bytes at once
-PACE_FULL = 10000000  # ns after which no more tokens gather
 # FETH (annex A19).
 FLUSH_GLOBAL = 1
 FLUSH_PERSISTENT = 2
 FLUSH_REGION = 1
 
 
-class Resource:
-    """A READ or an atomic that is remembered, and how far its answer has got."""
-
-    def __init__(self) -> None:
-        self.kind = 0
-        self.pd: ProtectionDomain = None  # type: ignore[assignment]
-        self.first_psn = 0
-        self.last_psn = 0
-        self.va = 0
-        self.rkey = 0
-        self.length = 0
-        self.original = 0
-        self.start = 0
-        self.sent = 0
-        self.queued = False
-        #: Whether the whole answer has been sent once.
-        self.answered = False
-
-
-class Responder:
+class Responder(Answers):
     """Performs the requests of the peer of one queue pair and answers them."""
 
     def __init__(
@@ -144,22 +103,15 @@ class Responder:
         :param consumes: whether an inbound WRITE_WITH_IMM consumes a receive
         :param pace_cap: most bytes of READ responses at once
         """
-        self.connection = connection
+        Answers.__init__(self, connection, pace_cap)
         self.receives: ReceiveQueue = receives  # type: ignore[assignment]
         self.cq = cq
         #: Where a work request that was taken from a shared queue stays until its message is complete.
         self.block = Block(RQ_SGES + MAX_SGE * SGE_SIZE)
         self.consumes = consumes
-        self.pace_cap = min(pace_cap, PACE_BURST)
         self.recv_counter: CompCntr | None = None
         self.remote_write_counter: CompCntr | None = None
-        self.remote_read_counter: CompCntr | None = None
-        self.min_rnr_timer = 0
-        self.explains = False
-        self.resources: list[Resource] = []
-        self.duplicates = 0
         self.dropped = 0
-        self.refused = False
         self.reset(0, 0)
 
     def reset(self, psn: int, max_resources: int) -> None:
@@ -167,42 +119,21 @@ class Responder:
 
         :param max_resources: READs and atomics of the peer that may be outstanding
         """
-        self.epsn = psn
-        self.ack_psn = add(psn, -1)
-        self.msn = 0
+        self.reset_answers(psn, max_resources)
         self.message = 0
         self.receive = 0
         self.placed = 0
         self.write_va = 0
         self.write_rkey = 0
         self.write_length = 0
-        self.ack_due = False
-        self.nak = 0
-        self.nak_psn = 0
-        self.silent = False
-        self.resources = [Resource() for _ in range(max_resources)]
-        self.newest = 0
-        self.queued = 0
-        self.pace = PACE_START
-        self.tokens = self.pace_cap
-        self.refilled = 0
-        self.resume_at = 0
-        self.failed = False
-        self.event = EVENT_QP_FATAL
-        self.reason = ""
 
     def drop_receives(self) -> None:
         """Forgets the posted receives, but for those of a shared queue: the queue pair is reset."""
         self.receive = 0
-        if self.receives is not None and not self.receives.shared:
+        if self.receives is None:
+            return  # type: ignore[unreachable]
+        if not self.receives.shared:
             self.receives.ring.head = self.receives.ring.tail
-
-    def keep_resources(self, count: int) -> None:
-        """Another number of READs and atomics that may be outstanding; the newest are remembered (SQD)."""
-        old = self.resources
-        self.resources = [Resource() for _ in range(count)]
-        for index in range(max(self.newest - min(count, len(old)), 0), self.newest):
-            self.resources[index % count] = old[index % len(old)]
 
     # -- requests
 
@@ -292,7 +223,7 @@ class Responder:
             self._complete_receive(slot, 0, False, WC_LOC_LEN_ERR, WC_RECV, 0, 0, reason)
             return self._refuse(NAK_INVALID_REQUEST, EVENT_QP_FATAL, reason)
         connection = self.connection
-        if not connection.scatter(slot + RQ_SGES, load32(slot + RQ_NUM_SGE), self.placed, length, payload):
+        if not connection.place(slot + RQ_SGES, load32(slot + RQ_NUM_SGE), self.placed, length, payload):
             reason = connection.fault
             self._complete_receive(slot, 0, False, WC_LOC_PROT_ERR, WC_RECV, 0, 0, reason)
             return self._refuse(NAK_REMOTE_OPERATION, EVENT_QP_FATAL, f"the peer's receive: {reason}")
@@ -478,42 +409,6 @@ class Responder:
             self.remote_write_counter.record(WC_SUCCESS, ATOMIC_SIZE)
         return True
 
-    def _remember_empty(self, kind: int) -> bool:
-        """A resource whose answer is a READ response of 0 bytes; False: refused."""
-        resource = self._remember(kind, 1)
-        if resource is None:
-            return False
-        resource.length = 0
-        return True
-
-    def _remember(self, kind: int, packets: int) -> "Resource | None":
-        """A resource for a new READ or atomic of so many PSNs, queued to be answered; None: there are too many."""
-        count = len(self.resources)
-        resource = self.resources[self.newest % count] if count > 0 else None
-        if resource is None or (resource.queued and not resource.answered):
-            self._refuse(
-                NAK_INVALID_REQUEST,
-                EVENT_QP_REQ_ERR,
-                f"more READs and atomics at once than max_dest_rd_atomic, {count}",
-            )
-            return None
-        if resource.queued:
-            # To be repeated, for a duplicate that was late: the peer has the answer, or it would not go on.
-            self.queued -= 1
-        self.newest += 1
-        resource.kind = kind
-        resource.pd = self.connection.pd
-        resource.first_psn = self.epsn
-        resource.last_psn = add(self.epsn, packets - 1)
-        resource.start = 0
-        resource.sent = 0
-        resource.answered = False
-        resource.queued = True
-        self.queued += 1
-        self.epsn = add(resource.last_psn, 1)
-        self.ack_due = False  # the answer acknowledges what was before it
-        return resource
-
     def _granted(self, right: int) -> bool:
         """Whether the queue pair lets its peer do this at all (``qp_access_flags``; IBA 9.7.4.1.3: invalid request)."""
         if not right & ~self.connection.access:
@@ -597,179 +492,6 @@ class Responder:
                 self.receives.taken()
             self.receive = slot
         return self.receive
-
-    # -- refusals
-
-    def _negative(self, syndrome: int, psn: int) -> None:
-        """Queues a NAK. Until what it asks for arrives, further packets say nothing new."""
-        self.nak = syndrome
-        self.nak_psn = psn
-        self.silent = True
-        self.ack_due = False
-
-    def _not_ready(self) -> bool:
-        """No receive is posted: RNR NAK (IBA 9.7.5.2.8)."""
-        self._negative(AETH_RNR | self.min_rnr_timer, self.epsn)
-        return False
-
-    def _refuse(self, syndrome: int, event: int, reason: str) -> bool:
-        """A NAK after which the queue pair is in error; ``reason`` goes to the log, and to a peer that may know it."""
-        self._negative(syndrome, self.epsn)
-        self.refused = True
-        self.failed = True
-        self.event = event
-        self.reason = reason
-        return False
-
-    def _on_duplicate(self, flags: int, psn: int, headers: int) -> None:
-        """A packet that was here before (IBA 9.7.4.1.5 and 9.7.5.1.5): answered again, not performed again."""
-        self.duplicates += 1
-        if flags & (SEND | WRITE):
-            self.ack_due = True
-            return
-        count = len(self.resources)
-        oldest = max(self.newest - count, 0)
-        for index in range(self.newest, oldest, -1):
-            resource = self.resources[(index - 1) % count]
-            if diff(psn, resource.first_psn) >= 0 and diff(psn, resource.last_psn) <= 0:
-                self._answer_again(resource, flags, psn, headers)
-                return
-
-    def _answer_again(self, resource: Resource, flags: int, psn: int, headers: int) -> None:
-        skip = 0
-        if flags & READ:
-            skip = diff(psn, resource.first_psn) * self.connection.mtu
-            same = reth_va(headers) == resource.va + skip and reth_rkey(headers) == resource.rkey
-            if resource.kind != READ or not same or reth_length(headers) != resource.length - skip:
-                return
-            self.pace = max(self.pace // 2, PACE_LEAST)
-        elif resource.kind == READ or (flags & ATOMIC != 0) != (resource.kind == ATOMIC):
-            return
-        resource.start = skip
-        resource.sent = skip
-        if not resource.queued:
-            resource.queued = True
-            self.queued += 1
-
-    # -- answers
-
-    def pump(self, egress: Egress, now: int) -> int:
-        """Sends the answers that are due. 1 where the arena is full and more is to come, else 0."""
-        self.resume_at = 0
-        if self.queued > 0 and not self._pump_queued(egress, now):
-            return 0 if self.resume_at != 0 else 1
-        if self.nak != 0:
-            if not self._send_nak(egress):
-                return 1
-            self.nak = 0
-        elif self.ack_due:
-            # Of the last SEND or WRITE: some requesters take the ACK of a READ or atomic for its answer.
-            if not self._send_acknowledge(egress, self.ack_psn, GRANT):
-                return 1
-            self.ack_due = False
-        return 0
-
-    def _pump_queued(self, egress: Egress, now: int) -> bool:
-        """Sends queued answers, oldest first; False where it has to stop before the end."""
-        count = len(self.resources)
-        for index in range(max(self.newest - count, 0), self.newest):
-            resource = self.resources[index % count]
-            if not resource.queued:
-                continue
-            if resource.kind == ATOMIC:
-                if not self._send_atomic(egress, resource):
-                    return False
-            elif not self._send_responses(egress, resource, now):
-                return False
-            resource.queued = False
-            self.queued -= 1
-            if not resource.answered:
-                break  # its memory is gone: a NAK follows, and no answer of what came after it
-        return True
-
-    def _send_responses(self, egress: Egress, resource: Resource, now: int) -> bool:
-        """READ responses from ``resource.sent`` on; False where the arena is full, or it is time to pause."""
-        connection = self.connection
-        while True:
-            if not connection.path.local and not self._may_send(now):
-                return False
-            address = egress.room(MAX_HEADERS + connection.mtu)
-            if address == 0:
-                return False
-            part = resource.length - resource.sent
-            last = part <= connection.mtu
-            if not last:
-                part = connection.mtu
-            first = resource.sent == resource.start
-            psn = add(resource.first_psn, resource.sent // connection.mtu)
-            source = 0
-            if part > 0:
-                connection.pd = resource.pd
-                source = connection.translate(resource.rkey, resource.va + resource.sent, part, ACCESS_REMOTE_READ)
-                if source == 0:
-                    if not resource.answered:  # else it is a late duplicate, which may not hurt
-                        self._stop_reading(psn)
-                    return True
-            length = write_read_response(connection, address, psn, GRANT, self.msn, source, part, first, last)
-            egress.commit(connection.path, length)
-            self.tokens -= part
-            resource.sent += part
-            if last:
-                break
-        if not resource.answered:
-            resource.answered = True
-            if self.remote_read_counter is not None and resource.kind == READ:
-                self.remote_read_counter.record(WC_SUCCESS, resource.length)
-            if self.pace < PACE_MOST:
-                self.pace += self.pace // 16
-        return True
-
-    def _stop_reading(self, psn: int) -> None:
-        """The memory of a READ was deregistered while it was being answered."""
-        self._refuse(NAK_REMOTE_ACCESS, EVENT_QP_ACCESS_ERR, self.connection.fault)
-        self.nak_psn = psn
-
-    def _may_send(self, now: int) -> bool:
-        """Whether the pace allows more READ responses now; else ``resume_at`` says when."""
-        elapsed = now - self.refilled
-        if elapsed > PACE_FULL:
-            elapsed = PACE_FULL
-        self.tokens += (elapsed * self.pace) >> 10
-        self.refilled = now
-        if self.tokens > self.pace_cap:
-            self.tokens = self.pace_cap
-        if self.tokens > 0:
-            return True
-        self.resume_at = now + PACE_NAP
-        return False
-
-    def _send_atomic(self, egress: Egress, resource: Resource) -> bool:
-        address = egress.room(MAX_HEADERS)
-        if address == 0:
-            return False
-        connection = self.connection
-        length = write_atomic_answer(connection, address, resource.first_psn, GRANT, self.msn, resource.original)
-        egress.commit(connection.path, length)
-        resource.answered = True
-        return True
-
-    def _send_acknowledge(self, egress: Egress, psn: int, syndrome: int) -> bool:
-        address = egress.room(MAX_HEADERS)
-        if address == 0:
-            return False
-        egress.commit(self.connection.path, write_acknowledge(self.connection, address, psn, syndrome, self.msn))
-        return True
-
-    def _send_nak(self, egress: Egress) -> bool:
-        """A NAK; before one that ends the connection goes the reason, to a peer that may know it."""
-        if self.failed and self.explains:
-            address = egress.room(MAX_HEADERS + MAX_WORDS)
-            if address == 0:
-                return False
-            length = write_words(self.connection, address, self.nak_psn, self.reason)
-            egress.commit(self.connection.path, length)
-            self.explains = False
-        return self._send_acknowledge(egress, self.nak_psn, self.nak)
 
     def flush(self, reason: str) -> None:
         """Completes every posted receive with WR_FLUSH_ERR, in order (IBA 10.3.1, ERR)."""

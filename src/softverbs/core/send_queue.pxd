@@ -1,5 +1,6 @@
 cimport cython
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
+from softverbs.core.address cimport AddressHandle
 from softverbs.core.connection cimport Connection
 from softverbs.core.constants cimport (
     QPT_UD,
@@ -55,6 +56,7 @@ cdef class SendQueue:
     cdef readonly uint32_t max_inline_data
     cdef readonly bint signal_all
     cdef readonly Ring ring
+    cdef readonly list handles
     @cython.locals(ring=Ring, opcode=uint32_t, flags=uint32_t, slot=uintptr_t, elements=list, length=uint64_t)
     cdef void put(self, SendWR wr, int max_reads) except *
     cdef void take_back(self, uint64_t tail) noexcept
@@ -63,7 +65,7 @@ cdef class SendQueue:
     @cython.locals(connection=Connection, size=uint32_t, address=uintptr_t)
     cdef bint _copy_inline(self, uintptr_t at, SGE element) except -1
     cdef void _check_answered(self, int opcode, uint64_t length, int max_reads) except *
-    @cython.locals(handles=list)
-    cdef void _check_datagram(self, SendWR wr) except *
+    @cython.locals(handles=list, handle=AddressHandle)
+    cdef AddressHandle _handle_of(self, SendWR wr)
     cdef void _put_bind(self, uintptr_t slot, SendWR wr) except *
     cdef void _put_flush(self, uintptr_t slot, SendWR wr) except *

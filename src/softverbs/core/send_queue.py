@@ -1,6 +1,7 @@
 """The send queue: a work request is checked whole, then written to its slot, where the requester finds it."""
 
 import errno
+from typing import Any
 
 try:
     import cython
@@ -11,6 +12,7 @@ from softverbs.core.limits import MAX_MESSAGE_SIZE
 from softverbs.core.qp_states import TYPE_NAMES
 
 if not cython.compiled:
+    from softverbs.core.address import AddressHandle
     from softverbs.core.connection import Connection
     from softverbs.core.constants import (
         QPT_UD,
@@ -75,6 +77,8 @@ class SendQueue:
         payload = max(max_sge * SGE_SIZE, max_inline_data, ATOMIC_SIZE)
         # The smallest queue has one slot: modulo zero has no meaning.
         self.ring = Ring(max(max_wr, 1), SQ_SGES + (payload + 63 & ~63))
+        #: UD: the address handle of each slot.
+        self.handles: list[Any] = [None] * (self.ring.mask + 1 if qp_type == QPT_UD else 0)
 
     def put(self, wr: SendWR, max_reads: int) -> None:
         """Appends one work request.
@@ -86,13 +90,13 @@ class SendQueue:
         ring = self.ring
         opcode = wr._opcode
         flags = wr._send_flags
+        if opcode > WR_ATOMIC_WRITE or not self.allowed >> opcode & 1:
+            kind = TYPE_NAMES[self.qp_type]
+            raise PyverbsRDMAError(f"a QP of type {kind} has no operation {operation_name(opcode)}", errno.EINVAL)
         if ring.tail - ring.head >= self.max_wr:
             raise PyverbsRDMAError(
                 f"the send queue of QP {self.connection.qp_num:#x} is full: max_send_wr={self.max_wr}", errno.ENOMEM
             )
-        if opcode > WR_ATOMIC_WRITE or not self.allowed >> opcode & 1:
-            kind = TYPE_NAMES[self.qp_type]
-            raise PyverbsRDMAError(f"a QP of type {kind} has no operation {operation_name(opcode)}", errno.EINVAL)
         if flags & ~_SEND_FLAGS:
             raise PyverbsRDMAError(
                 f"send_flags {flags:#x}: of no meaning here: {flags & ~_SEND_FLAGS:#x}", errno.EINVAL
@@ -127,7 +131,7 @@ class SendQueue:
         elif opcode == WR_FLUSH:
             self._put_flush(slot, wr)
         elif self.qp_type == QPT_UD:
-            self._check_datagram(wr)
+            self.handles[ring.tail & ring.mask] = self._handle_of(wr)
         ring.tail += 1
 
     def take_back(self, tail: int) -> None:
@@ -172,11 +176,13 @@ class SendQueue:
         if opcode == WR_FLUSH and length != 0:
             raise PyverbsRDMAError(f"FLUSH carries no data, its scatter/gather list holds {length}", errno.EINVAL)
 
-    def _check_datagram(self, wr: SendWR) -> None:
-        """UD: there must be an address handle now; whether it is there when the datagram leaves is seen then."""
+    def _handle_of(self, wr: SendWR) -> AddressHandle:
+        """UD: the address handle, which may be destroyed before the datagram has left."""
         handles = self.connection.port.addresses
-        if wr._ah >= len(handles) or handles[wr._ah] is None:
+        handle: AddressHandle | None = handles[wr._ah] if wr._ah < len(handles) else None
+        if handle is None:
             raise PyverbsRDMAError("a datagram without an address handle: call set_wr_ud", errno.EINVAL)
+        return handle
 
     def _put_bind(self, slot: int, wr: SendWR) -> None:
         """BIND_MW: the window's key now, the region's key, the range and the rights (``rings``)."""

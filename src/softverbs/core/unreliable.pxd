@@ -12,7 +12,7 @@ from softverbs.core.constants cimport (
     WC_SUCCESS,
     WC_WITH_IMM,
 )
-from softverbs.core.egress cimport ICRC_SIZE, Egress
+from softverbs.core.egress cimport ICRC_SIZE, Egress, Path
 from softverbs.core.headers cimport deth_qkey, deth_src_qpn, imm
 from softverbs.core.memory cimport Block, raw_load32 as load32, raw_load64 as load64, raw_store32 as store32
 from softverbs.core.opcodes cimport BTH_LENGTH, FIRST, IMM, ONLY
@@ -26,7 +26,6 @@ from softverbs.core.rings cimport (
     RQ_NUM_SGE,
     RQ_SGES,
     RQ_WR_ID,
-    SQ_AH,
     SQ_DESTINATION,
     SQ_LENGTH,
     SQ_RKEY,
@@ -57,10 +56,12 @@ cdef class UnreliableRequester(Requester):
     cpdef void on_timer(self, int64_t now) except *
 
 cdef class DatagramRequester(UnreliableRequester):
+    cdef list handles
+    cdef start_datagrams(self, list handles)
     @cython.locals(sq=Ring, slot=uintptr_t, address=uintptr_t)
     cdef int pump(self, Egress egress, int64_t now) except -1
-    @cython.locals(handles=list, index=uint32_t, handle=AddressHandle, qkey=uint32_t, length=uint32_t)
-    cdef void _send(self, uintptr_t slot, uintptr_t address, Egress egress) except *
+    @cython.locals(handle=AddressHandle, path=Path, qkey=uint32_t, length=uint32_t)
+    cdef void _send(self, uintptr_t slot, uintptr_t address, Egress egress, int64_t now) except *
 
 cdef class UnreliableResponder(Responder):
     @cython.locals(gap=bint)

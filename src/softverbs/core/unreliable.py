@@ -5,6 +5,8 @@ loses is lost. So nothing slows a sender but its own pace, since a socket drops 
 send side stops that side alone, in the state SQE (IBA 10.3.1).
 """
 
+from typing import Any
+
 try:
     import cython
 except ImportError:
@@ -23,7 +25,7 @@ if not cython.compiled:
         WC_SUCCESS,
         WC_WITH_IMM,
     )
-    from softverbs.core.egress import ICRC_SIZE, Egress
+    from softverbs.core.egress import ICRC_SIZE, Egress, Path
     from softverbs.core.headers import deth_qkey, deth_src_qpn, imm
     from softverbs.core.memory import Block, load32, load64, store32
     from softverbs.core.opcodes import BTH_LENGTH, FIRST, IMM, ONLY
@@ -37,7 +39,6 @@ if not cython.compiled:
         RQ_NUM_SGE,
         RQ_SGES,
         RQ_WR_ID,
-        SQ_AH,
         SQ_DESTINATION,
         SQ_LENGTH,
         SQ_RKEY,
@@ -125,6 +126,11 @@ class UnreliableRequester(Requester):
 class DatagramRequester(UnreliableRequester):
     """Sends the work requests of a UD queue pair."""
 
+    def start_datagrams(self, handles: list[Any]) -> None:
+        """To be called once, before anything else; ``handles``: the address handle of each slot."""
+        self.start_unreliable()
+        self.handles = handles
+
     def pump(self, egress: Egress, now: int) -> int:
         """Sends what may be sent. 1 where the arena is full and more is to come, else 0."""
         sq = self.sq
@@ -137,20 +143,27 @@ class DatagramRequester(UnreliableRequester):
                 return 1
             slot = sq.slot(self.cursor)
             store32(slot + SQ_STATE, WQE_STARTED)
-            self._send(slot, address, egress)
+            self._send(slot, address, egress, now)
+            if self.resume_at != 0:
+                return 0
         return 0
 
-    def _send(self, slot: int, address: int, egress: Egress) -> None:
+    def _send(self, slot: int, address: int, egress: Egress, now: int) -> None:
+        """Sends one datagram, unless its static rate has it wait: then ``resume_at`` says how long."""
         connection = self.connection
-        handles = connection.port.addresses
-        index = load32(slot + SQ_AH)
-        handle: AddressHandle | None = handles[index] if index < len(handles) else None
-        if handle is None or handle.pd is not connection.pd:
-            gone = "is gone" if handle is None else "belongs to another protection domain than the QP"
-            self._fail(WC_LOC_QP_OP_ERR, f"the address handle of the datagram {gone}")
+        handle: AddressHandle = self.handles[self.cursor & self.sq.mask]
+        if handle.pd is not connection.pd:
+            self._fail(
+                WC_LOC_QP_OP_ERR,
+                f"the address handle belongs to protection domain {handle.pd.handle}, the QP to {connection.pd.handle}",
+            )
             return
         if load32(slot + SQ_LENGTH) > connection.mtu:
             self._fail(WC_LOC_LEN_ERR, f"a datagram of {load32(slot + SQ_LENGTH)} bytes: the MTU is {connection.mtu}")
+            return
+        path: Path = handle.path
+        if path.pace != 0 and not path.is_turn(now):
+            self.resume_at = path.free_at
             return
         qkey = load32(slot + SQ_RKEY)
         if qkey & QKEY_OF_QP:
@@ -161,9 +174,9 @@ class DatagramRequester(UnreliableRequester):
         if length == 0:
             self._fail(WC_LOC_PROT_ERR, connection.fault)
             return
-        egress.commit(handle.path, length)
+        egress.commit(path, length)
         self.psn = add(self.psn, 1)
-        self._gone(0 if handle.path.local else length)
+        self._gone(0 if path.local else length)
         self.cursor += 1
         self._retire()
 
@@ -237,8 +250,8 @@ class DatagramResponder(UnreliableResponder):
         sges = slot + RQ_SGES
         count = load32(slot + RQ_NUM_SGE)
         if not (
-            connection.scatter(sges, count, 0, GRH_LENGTH, self.grh.address)
-            and connection.scatter(sges, count, GRH_LENGTH, length, payload)
+            connection.place(sges, count, 0, GRH_LENGTH, self.grh.address)
+            and connection.place(sges, count, GRH_LENGTH, length, payload)
         ):
             reason = connection.fault
             self._complete_receive(slot, 0, False, WC_LOC_PROT_ERR, WC_RECV, 0, 0, reason)

@@ -226,6 +226,7 @@ class SendWR:
         self._bind: tuple[Any, Any] | None = None
         #: UD: handle of the address handle, the peer's QP and Q_Key. XRC: the peer's SRQ.
         self._ah = 0
+        self._ah_owner: object = None
         self._destination = 0
         #: FLUSH: bytes, placement type and selectivity level << 4.
         self._flush_length = 0
@@ -267,6 +268,7 @@ class SendWR:
         self._swap = other._swap
         self._bind = other._bind
         self._ah = other._ah
+        self._ah_owner = other._ah_owner
         self._destination = other._destination
         self._flush_length = other._flush_length
         self._flush_kind = other._flush_kind
@@ -360,12 +362,10 @@ class SendWR:
         :param rqpn: number of the peer's QP; 0xffffff for a multicast group
         :param rqkey: the peer's Q_Key; with its highest bit set, that of the sending QP is used
         """
-        try:
-            handle = ah._open()
-            handle.vector
-        except AttributeError:
-            raise PyverbsUserError(f"ah is {type(ah).__name__}: AH is expected") from None
-        self._ah = _fits("address handle", handle.handle, _U32)
+        if not hasattr(ah, "_open") or not hasattr(ah._open(), "vector"):
+            raise PyverbsUserError(f"ah is {type(ah).__name__}: AH is expected")
+        self._ah = _fits("address handle", ah._open().handle, _U32)
+        self._ah_owner = ah  # kept alive until the work request is posted
         self._destination = _fits("remote_qpn", rqpn, 0xFFFFFF)
         self._rkey = _fits("remote_qkey", rqkey, _U32)
 

@@ -43,4 +43,5 @@ class TargetResponder(Responder):
         self.receives = srq
         self.cq = srq.cq  # type: ignore[assignment]
         self.connection.pd = srq.pd
+        self.connection.receive_pd = srq.pd
         return True

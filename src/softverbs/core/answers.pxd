@@ -1,0 +1,106 @@
+cimport cython
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
+from softverbs.core.completion cimport CompCntr
+from softverbs.core.connection cimport Connection
+from softverbs.core.constants cimport (
+    ACCESS_REMOTE_READ,
+    EVENT_QP_ACCESS_ERR,
+    EVENT_QP_FATAL,
+    EVENT_QP_REQ_ERR,
+    WC_SUCCESS,
+)
+from softverbs.core.egress cimport Egress
+from softverbs.core.headers cimport (
+    AETH_RNR,
+    NAK_INVALID_REQUEST,
+    NAK_REMOTE_ACCESS,
+    reth_length,
+    reth_rkey,
+    reth_va,
+)
+from softverbs.core.opcodes cimport ATOMIC, READ, SEND, WRITE
+from softverbs.core.packets cimport (
+    MAX_HEADERS,
+    MAX_WORDS,
+    write_acknowledge,
+    write_atomic_answer,
+    write_read_response,
+    write_words,
+)
+from softverbs.core.psn cimport add, diff
+from softverbs.core.regions cimport ProtectionDomain
+
+cdef int GRANT
+cdef int PACE_START
+cdef int PACE_LEAST
+cdef int PACE_MOST
+cdef int PACE_NAP
+cdef int64_t PACE_BURST
+cdef int PACE_FULL
+
+cdef class Resource:
+    cdef uint32_t kind
+    cdef ProtectionDomain pd
+    cdef uint32_t first_psn
+    cdef uint32_t last_psn
+    cdef uint64_t va
+    cdef uint32_t rkey
+    cdef uint64_t length
+    cdef uint64_t original
+    cdef uint64_t start
+    cdef uint64_t sent
+    cdef bint queued
+    cdef bint answered
+
+cdef class Answers:
+    cdef Connection connection
+    cdef int64_t pace_cap
+    cdef public CompCntr remote_read_counter
+    cdef public int min_rnr_timer
+    cdef public bint explains
+    cdef list resources
+    cdef readonly uint64_t duplicates
+    cdef bint refused
+    cdef readonly uint32_t epsn
+    cdef uint32_t ack_psn
+    cdef readonly uint32_t msn
+    cdef bint ack_due
+    cdef int nak
+    cdef uint32_t nak_psn
+    cdef bint silent
+    cdef int64_t newest
+    cdef int queued
+    cdef int64_t pace
+    cdef int64_t tokens
+    cdef int64_t refilled
+    cdef readonly int64_t resume_at
+    cdef readonly bint failed
+    cdef readonly int event
+    cdef readonly object reason
+
+    cpdef reset_answers(self, uint32_t psn, int max_resources)
+    @cython.locals(resource=Resource)
+    cdef bint _remember_empty(self, uint32_t kind) except -1
+    @cython.locals(count=int64_t, resource=Resource)
+    cdef Resource _remember(self, uint32_t kind, uint32_t packets)
+    cdef void _negative(self, int syndrome, uint32_t psn) noexcept
+    cdef bint _not_ready(self) noexcept
+    cdef bint _refuse(self, int syndrome, int event, object reason) except -1
+    @cython.locals(count=int64_t, oldest=int64_t, index=int64_t, resource=Resource)
+    cdef void _on_duplicate(self, uint32_t flags, uint32_t psn, uintptr_t headers) except *
+    @cython.locals(skip=uint64_t, same=bint)
+    cdef void _answer_again(self, Resource resource, uint32_t flags, uint32_t psn, uintptr_t headers) except *
+    cdef int pump(self, Egress egress, int64_t now) except -1
+    @cython.locals(count=int64_t, index=int64_t, resource=Resource)
+    cdef bint _pump_queued(self, Egress egress, int64_t now) except -1
+    @cython.locals(connection=Connection, address=uintptr_t, part=uint64_t, last=bint, first=bint, psn=uint32_t, source=uintptr_t, length=uint32_t)
+    cdef bint _send_responses(self, Egress egress, Resource resource, int64_t now) except -1
+    cdef void _stop_reading(self, uint32_t psn) except *
+    @cython.locals(elapsed=int64_t)
+    cdef bint _may_send(self, int64_t now) noexcept
+    @cython.locals(connection=Connection, address=uintptr_t, length=uint32_t)
+    cdef bint _send_atomic(self, Egress egress, Resource resource) except -1
+    @cython.locals(address=uintptr_t)
+    cdef bint _send_acknowledge(self, Egress egress, uint32_t psn, int syndrome) except -1
+    @cython.locals(address=uintptr_t, length=uint32_t)
+    cdef bint _send_nak(self, Egress egress) except -1
