@@ -8,7 +8,7 @@ ARGS ?=
 # Only what is installed may be imported: neither the sources nor a user's own packages.
 pytest = env -u PYTHONPATH PYTHONNOUSERSITE=1 SOFTVERBS_CORE=$(1) .venv/$(1)/bin/python -m pytest $(ARGS)
 
-.PHONY: help demo test test-compiled test-pure lint coverage bench interop clean
+.PHONY: help demo test test-compiled test-pure lint coverage bench interop rdma-core-tests clean
 
 help:
 	@echo "make demo      two processes over RoCEv2 on loopback: the main job, checked"
@@ -17,6 +17,7 @@ help:
 	@echo "make coverage  branch coverage of the uncompiled core, in htmlcov/"
 	@echo "make bench     softverbs and its peers, a table and a plot"
 	@echo "make interop   against Linux's Soft-RoCE in a virtual machine"
+	@echo "make rdma-core-tests  rdma-core's own tests of pyverbs, fetched and run against softverbs"
 	@echo "make clean     removes everything that these made"
 
 demo:
@@ -58,6 +59,10 @@ bench:
 interop:
 	@$(venv) interop
 	PYTHON=$(CURDIR)/.venv/interop/bin/python interop/run.sh $(ARGS)
+
+rdma-core-tests:
+	@if $(venv) headers; then $(venv) compiled && build=compiled; else $(venv) pure && build=pure; fi && \
+	env -u PYTHONPATH PYTHONNOUSERSITE=1 $(PYTHON) tools/rdma_core_tests.py --python .venv/$$build/bin/python $(ARGS)
 
 clean:
 	rm -rf .venv .cache build dist htmlcov .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

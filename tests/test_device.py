@@ -21,10 +21,11 @@ import pytest
 from tests.forked import in_child
 
 import softverbs.device as module
-from softverbs.core.completion import CompCntr, CompletionQueue
+from softverbs.core.address import AddressVector
+from softverbs.core.completion import CompletionQueue
+from softverbs.core.counters import CompCntr
 from softverbs.core.errors import PyverbsRDMAError, PyverbsUserError
 from softverbs.core.limits import Options
-from softverbs.core.address import AddressVector
 from softverbs.core.qp import QueuePair
 from softverbs.core.regions import ProtectionDomain
 from softverbs.core.wr import SendWR

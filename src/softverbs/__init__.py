@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from softverbs.as_pyverbs import install as install_as_pyverbs
     from softverbs.device import default_device as default_device
     from softverbs.pyverbs.addr import AH as AH
     from softverbs.pyverbs.addr import GID as GID
@@ -43,9 +44,15 @@ if TYPE_CHECKING:
     from softverbs.pyverbs.qp import QPCap as QPCap
     from softverbs.pyverbs.qp import QPInitAttr as QPInitAttr
     from softverbs.pyverbs.qp import QPInitAttrEx as QPInitAttrEx
+    from softverbs.pyverbs.srq import SRQ as SRQ
+    from softverbs.pyverbs.srq import SrqAttr as SrqAttr
+    from softverbs.pyverbs.srq import SrqInitAttr as SrqInitAttr
+    from softverbs.pyverbs.srq import SrqInitAttrEx as SrqInitAttrEx
     from softverbs.pyverbs.wr import SGE as SGE
     from softverbs.pyverbs.wr import RecvWR as RecvWR
     from softverbs.pyverbs.wr import SendWR as SendWR
+    from softverbs.pyverbs.xrcd import XRCD as XRCD
+    from softverbs.pyverbs.xrcd import XRCDInitAttr as XRCDInitAttr
 
     __version__: str
     core_build: str
@@ -61,12 +68,14 @@ _MODULES = {
     "softverbs.pyverbs.pd": "PD",
     "softverbs.pyverbs.pyverbs_error": "PyverbsError PyverbsRDMAError PyverbsUserError",
     "softverbs.pyverbs.qp": "QP QPAttachCompCntrAttr QPAttr QPCap QPInitAttr QPInitAttrEx",
+    "softverbs.pyverbs.srq": "SRQ SrqAttr SrqInitAttr SrqInitAttrEx",
     "softverbs.pyverbs.wr": "RecvWR SGE SendWR",
+    "softverbs.pyverbs.xrcd": "XRCD XRCDInitAttr",
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
-_SUBMODULES = ("cli", "core", "device", "links", "pyverbs", "verbs")
+_SUBMODULES = ("cli", "core", "device", "faults", "links", "pyverbs", "verbs")
 
-__all__ = ["__version__", "core_build", *sorted(_HOMES)]  # noqa: PLE0604
+__all__ = ["__version__", "core_build", "install_as_pyverbs", *sorted(_HOMES)]  # noqa: PLE0604
 
 
 def __getattr__(name: str) -> Any:
@@ -77,6 +86,8 @@ def __getattr__(name: str) -> Any:
         value = getattr(import_module("softverbs.pyverbs.libibverbs_enums"), name)
     elif name in _SUBMODULES:
         value = import_module(f"softverbs.{name}")
+    elif name == "install_as_pyverbs":
+        value = import_module("softverbs.as_pyverbs").install
     elif name == "core_build":
         value = _core_build()
     elif name == "__version__":

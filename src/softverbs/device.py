@@ -16,22 +16,27 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from softverbs.core import port as port_module
+from softverbs.core.constants import VALUES
 from softverbs.core.errors import PyverbsRDMAError, PyverbsUserError
 from softverbs.core.limits import Options
 from softverbs.core.lock import Lock
 from softverbs.core.port import Port
+
+if TYPE_CHECKING:
+    from softverbs.faults import Plan
 
 DEFAULT_NAME = "softverbs0"
 #: How long a wait polls before it sleeps, ns.
 SPIN_NS = 50_000
 #: A deadline nearer than this is not worth a sleep, ns: the kernel's waits have a grain of 1 ms.
 NEAR_NS = 1_000_000
-#: How long the thread leaves an application alone that makes progress by itself, s.
+#: How long the thread leaves an application alone that makes progress by itself, and a link that takes nothing now, s.
 NAP_S = 0.001
 NAP = -1
+QPS_RESET, QPS_ERR, EVENT_DEVICE_FATAL = (VALUES[name] for name in ("QPS_RESET", "QPS_ERR", "EVENT_DEVICE_FATAL"))
 #: Longest sleep of a wait, ms: another thread may have done what it waits for.
 LONGEST_SLEEP_MS = 16
 
@@ -53,7 +58,7 @@ class Device:
         clock: Callable[[], int] = time.monotonic_ns,
         thread: bool = True,
         options: Options | str | None = None,
-        faults: str | None = None,
+        faults: "Plan | str | None" = None,
         pcap: str | None = None,
         idle: Callable[[int], None] | None = None,
         seed: int | None = None,
@@ -66,7 +71,7 @@ class Device:
         :param clock: the time, ns
         :param thread: whether a thread makes progress when nobody polls
         :param options: Options, or their text form
-        :param faults: faults of the link in text form (docs/faults.md)
+        :param faults: a plan of what is to fail, or its text form (docs/faults.md)
         :param pcap: file that every frame is captured to
         :param idle: called with the next deadline (ns, 0: none) instead of sleeping in a wait: virtual time
         :param seed: of keys and queue pair numbers; by default from the system
@@ -85,11 +90,20 @@ class Device:
         self.log = logger
         self.lock = _build_lock()
         self.deferred: deque[Callable[[], None]] = deque()
+        #: What has times of its own beside the port: ``due`` (ns, 0: never), and ``run(now)`` that is called then.
+        self.chores: list[Any] = []
+        #: The connection manager, once somebody has asked for it (cm/service.py).
+        self.cm: Any = None
         #: Called by ``close`` while the device still works: contexts close their objects.
         self.at_close: list[Callable[[], None]] = []
-        self.link = _build_link(link, address, faults, pcap)
+        #: What is to fail: rules can be added and removed at any time.
+        self.faults: Plan = _plan(faults)
+        #: Asked about each call of a verb but the quick ones, where a plan has rules for them (pyverbs/base.py).
+        self.verb_faults: Any = None
+        self.link = _build_link(link, address, self.faults, pcap)
         self.guid = _guid(self.link.gids[0])
         self._closed = False
+        self._removed = False
         self._pid = os.getpid()
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._waiting = 0
@@ -97,6 +111,7 @@ class Device:
         seed = int.from_bytes(os.urandom(1), "big") if seed is None else seed
         self.port = Port(self.link, self.options, self.lock, clock, self.wake, seed)
         self.port.log = self._log
+        self.faults.attach(self)
         _devices.add(self)
         self._thread: threading.Thread | None = None
         if thread:
@@ -117,8 +132,7 @@ class Device:
         with self.lock:
             self.check()
             work = self.port.progress(self.clock())
-            self._run_deferred()
-            return work
+            return work + self._run_deferred()
 
     def wait_until(self, done: Callable[[], bool], timeout_ns: int | None = None) -> bool:
         """Makes progress until ``done()``, which is called with the lock held.
@@ -130,24 +144,26 @@ class Device:
         end = None if timeout_ns is None or timeout_ns < 0 else start + timeout_ns
         sleep_ms = 1
         with self.lock:
-            self.check()
+            self._check_open()
             poller = self._poller()
             self._waiting += 1
         try:
             while True:
                 with self.lock:
-                    self.check()
-                    worked = self.port.progress(self.clock())
+                    self._check_open()
+                    worked = self.port.progress(self.clock()) if self.port.failure is None else 0
                     self._run_deferred()
                     if done():
                         return True
+                    self.check()  # of a device that was removed, what there is can still be had
                     now = self.clock()
                     if end is not None and now >= end:
                         return False
-                    due = self.port.deadline()
+                    due = self.deadline()
                     if worked:
                         sleep_ms = 1
                     due = _earlier(due, end)
+                    refused = self.port.refused
                     tired = self.idle is None and now - start > SPIN_NS
                     asleep = tired and not _near(due, now)
                     if asleep:
@@ -160,6 +176,8 @@ class Device:
                     finally:  # a signal may end it with an exception
                         self._awake()
                     sleep_ms = min(2 * sleep_ms, LONGEST_SLEEP_MS) if quiet else 1
+                elif tired and refused:
+                    time.sleep(NAP_S)
                 elif tired:
                     os.sched_yield()
         finally:
@@ -190,10 +208,27 @@ class Device:
             except BlockingIOError:
                 pass  # nobody rang
 
-    def _run_deferred(self) -> None:
-        """Closes what the garbage collector found while the device was at work."""
-        for _ in range(len(self.deferred)):
+    def _run_deferred(self) -> int:
+        """Does what had to wait until the port had finished, and what is due beside it; how much it was."""
+        waiting = len(self.deferred)
+        for _ in range(waiting):
             self.deferred.popleft()()
+        count = max(waiting - len(self.deferred), 0)
+        for chore in list(self.chores):
+            if chore.due:
+                now = self.clock()
+                if chore.due <= now:
+                    chore.run(now)
+                    count += 1
+        return count
+
+    def deadline(self) -> int:
+        """When there is something to do if nothing arrives, ns; 0 for never. The lock is held."""
+        due = self.port.deadline()
+        for chore in self.chores:
+            if chore.due:
+                due = _earlier(due, chore.due)
+        return due
 
     def _turn(self) -> int | None:
         """One turn of the thread: how long to sleep then, ms; 0: not at all, NAP: a nap, None: the end."""
@@ -202,11 +237,14 @@ class Device:
                 return None
             if self._waiting or self.port.drives != self._seen_drives:
                 self._seen_drives = self.port.drives
+                self._run_deferred()  # a poll leaves these alone
                 return NAP
             now = self.clock()
             self.port.progress(now)
             self._run_deferred()
-            due = self.port.deadline()
+            due = self.deadline()
+            if self.port.refused:
+                return NAP
             if _near(due, now):
                 return 0
             self.port.sleepers += 1
@@ -221,22 +259,78 @@ class Device:
         return bool(self.lock.acquire(False))
 
     def usable(self) -> bool:
-        """Whether the device is open, in the process that opened it."""
-        return not self._closed and self._pid == os.getpid()
+        """Whether the device is open, in the process that opened it, and was not removed."""
+        return not self._closed and not self._removed and self._pid == os.getpid()
 
     def check(self) -> None:
         """Raises PyverbsRDMAError (EIO) where the device is not usable."""
-        if self._closed:
-            raise PyverbsRDMAError(f"device {self.name} is closed", errno.EIO)
+        self._check_open()
         if self.port.failure is not None:
             raise PyverbsRDMAError(self.port.failure, errno.EIO)
+
+    def _check_open(self) -> None:
+        """``check``, but a device that was removed passes."""
+        if self._closed:
+            raise PyverbsRDMAError(f"device {self.name} is closed", errno.EIO)
+        if self.port.failure is not None and not self._removed:
+            raise PyverbsRDMAError(self.port.failure, errno.EIO)
+
+    def objects(self) -> dict[str, int]:
+        """How many objects of each kind there are, of all contexts together: a test sees whether something was left.
+
+        Kinds of which there is none are not in it. Memory regions and windows count as one kind.
+        """
+        with self.lock:
+            self._run_deferred()
+            counts = {kind: count for kind, count in self.port.counts.items() if count}
+            memory = self.port.regions.active
+            return {**counts, "memory region": memory} if memory else counts
 
     def wall_clock_offset(self) -> int:
         """Nanoseconds to add to the device's time for the time since 1970; 0 in virtual time."""
         return time.time_ns() - time.monotonic_ns() if self.clock is time.monotonic_ns else 0
 
+    def set_port_state(self, up: bool) -> None:
+        """Takes the port down, or up again, as when a cable is pulled: every context gets IBV_EVENT_PORT_ERR or
+        IBV_EVENT_PORT_ACTIVE, ``query_port`` tells it, and while the port is down nothing is sent or received. QPs stay
+        as they are: what they miss ends by their time-outs. The same state again does nothing.
+
+        :param up: whether the port works
+        :raises PyverbsRDMAError: EIO where the device is not usable
+        """
+        with self.lock:
+            self.check()
+            self.port.set_state(bool(up))
+        self.wake()
+
+    def remove(self, reason: str) -> None:
+        """Takes the device away from the programs that use it, as when a card is pulled out. Twice does nothing.
+
+        Its queue pairs flush what was posted, every context gets IBV_EVENT_DEVICE_FATAL, and whoever waits is woken.
+        Completions that are there can still be polled, events still be read, and objects be closed; every other call
+        raises PyverbsRDMAError (EIO) with the reason.
+
+        :param reason: why, in words
+        """
+        with self.lock:
+            if not self.usable() or self.port.failure is not None:
+                return
+            reason = f"device {self.name} was removed: {reason}"
+            self._log(reason)
+            self.faults.detach(reason)
+            for qp in list(self.port.live):
+                if qp.state not in (QPS_RESET, QPS_ERR):
+                    qp.enter_error(reason)
+            self.port.raise_event(EVENT_DEVICE_FATAL, self.port)
+            self._removed = True
+            self.port.fail(reason)
+        self.wake()
+
     def close(self) -> None:
         """Ends the device: its link is closed, its thread stops. Twice does nothing."""
+        with self.lock:
+            if not self._closed:
+                self.faults.detach()  # what is closed with the device is closed whatever was planned
         for call in list(self.at_close):
             call()
         with self.lock:
@@ -265,6 +359,7 @@ class Device:
         """In the child: the link's sockets and the thread are the parent's."""
         self.lock._at_fork_reinit()
         self._thread = None
+        self._removed = False
         self.port.fail(
             f"device {self.name} was opened before fork(): it belongs to process {self._pid}; open one in this process"
         )
@@ -310,9 +405,8 @@ def _earlier(due: int, end: int | None) -> int:
     return end if due == 0 else min(due, end)
 
 
-def _build_link(link: Any, address: str | list[str] | None, faults: str | None, pcap: str | None) -> Any:
+def _build_link(link: Any, address: str | list[str] | None, plan: "Plan", pcap: str | None) -> Any:
     """The link, with faults and capture around it where they are asked for."""
-    plan = None if faults is None else _parse_faults(faults)
     if link is None:
         from softverbs.links.udp import UdpLink
 
@@ -322,24 +416,19 @@ def _build_link(link: Any, address: str | list[str] | None, faults: str | None, 
             from softverbs.links.pcap import PcapLink
 
             link = PcapLink(link, pcap)
-        if plan is not None:
-            from softverbs.links.faults import FaultLink
-
-            link = FaultLink(link, **plan)
-        return link
+        return plan.around(link)
     except BaseException:
         link.close()
         raise
 
 
-def _parse_faults(text: str) -> Any:
-    """The arguments of a FaultLink; PyverbsUserError says what is wrong with the text."""
-    from softverbs.links.faults import parse_faults
+def _plan(faults: "Plan | str | None") -> "Plan":
+    """The plan, which no other device may have; PyverbsUserError says what is wrong with its text."""
+    from softverbs.faults import Plan
 
-    try:
-        return parse_faults(text)
-    except ValueError as error:
-        raise PyverbsUserError(f"faults: {error}") from error
+    plan = faults if isinstance(faults, Plan) else Plan(faults or "")
+    plan.claim()
+    return plan
 
 
 def _build_lock() -> Any:
@@ -384,7 +473,7 @@ def default_device() -> Device:
 
 def _close_all() -> None:
     for device in list(_devices):
-        if device.usable():
+        if not device._closed and device._pid == os.getpid():
             device.close()
 
 

@@ -133,7 +133,8 @@ def test_a_window_is_found_under_its_keys_of_the_past(node: Node) -> None:
     assert regions.bind(window, memory.mr, memory.iova, 64, REMOTE_READ, new, 7, pd) == ""
     assert regions.find(old) is None
     assert regions.window(old) is window is regions.window(new)
-    assert regions.window(memory.key) is None
+    assert regions.window(memory.key) is memory.mr
+    assert regions.window(memory.key ^ 1) is None
     assert regions.window(0xFFFFFF00) is None
     assert "low 8 bits" in regions.bind(window, memory.mr, memory.iova, 64, REMOTE_READ, new + 256, 7, pd)
     assert regions.bind(memory.mr, memory.mr, memory.iova, 64, 0, 0, 7, pd) != ""
@@ -184,7 +185,7 @@ def test_device_memory_is_counted_and_busy(node: Node) -> None:
     [(0, 0, errno.EINVAL), (-1, 0, errno.EINVAL), (4, 21, errno.EINVAL), (4097, 0, errno.ENOMEM)],
 )
 def test_device_memory_that_cannot_be(node: Node, length: int, log: int, code: int) -> None:
-    refused(code, "", DeviceMemory, node.port, None, length, log)
+    refused(code, ":", DeviceMemory, node.port, None, length, log)
     assert node.port.regions.device_memory_used == 0
 
 

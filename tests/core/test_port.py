@@ -11,7 +11,8 @@ from tests.netsim.pair import REM_ACCESS_ERR, SUCCESS, WR_WRITE, Pair
 from tests.netsim.sim import ERR, RESET, RTS, SECOND, TIMEOUT_NS, Sim, connect, move
 
 from softverbs.core.address import AddressVector
-from softverbs.core.completion import CompCntr, CompletionQueue
+from softverbs.core.completion import CompletionQueue
+from softverbs.core.counters import CompCntr
 from softverbs.core.errors import PyverbsRDMAError
 from softverbs.core.limits import Options
 from softverbs.core.lock import Lock

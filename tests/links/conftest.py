@@ -1,27 +1,37 @@
 """What the tests of links share: a sink that writes down what it gets, and pairs of links."""
 
 import ctypes
+import os
 import select
+import shutil
 import socket
+import subprocess
+import sys
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
+import softverbs.links
 from softverbs.links import FaultLink, Network, PcapLink, UdpLink
 
 
 class Recorder:
-    """A sink. `frames` are the frames received, `bursts` the (peer, [frames]) they came in, `peers` all peers made."""
+    """A sink. `frames` are the frames received, `bursts` the (peer, [frames]) they came in, `peers` all peers made.
+
+    A peer is (GID, port, GID index), and the multicast GID where there is one.
+    """
 
     def __init__(self):
         self.frames = []
         self.bursts = []
         self.peers = []
 
-    def peer(self, source_gid, source_port, sgid_index):
+    def peer(self, source_gid, source_port, sgid_index, *dgid):
         assert type(source_gid) is bytes
         assert len(source_gid) == 16
-        self.peers.append((source_gid, source_port, sgid_index))
+        assert all(type(gid) is bytes and len(gid) == 16 for gid in dgid)
+        self.peers.append((source_gid, source_port, sgid_index, *dgid))
         return self.peers[-1]
 
     def receive(self, peer, address, length, segment):
@@ -92,6 +102,27 @@ def ipv6():
             probe.bind(("::1", 0))
     except OSError:
         pytest.skip("this machine has no ::1")
+
+
+@pytest.fixture
+def namespace():
+    """Returns a function that runs a script of this folder in a network namespace of its own: what it prints."""
+    environment = {**os.environ, "PATH": os.environ["PATH"] + ":/usr/sbin:/sbin"}
+    environment["PYTHONPATH"] = str(Path(softverbs.links.__file__).parents[2])
+    for tool in ("unshare", "ip", "ethtool"):
+        if shutil.which(tool, path=environment["PATH"]) is None:
+            pytest.skip(f"{tool} is not installed")
+    inside = ["unshare", "--map-root-user", "--net"]
+    if subprocess.run([*inside, "true"], capture_output=True).returncode:
+        pytest.skip("network namespaces are not allowed here")
+
+    def run(script, *arguments):
+        command = [*inside, sys.executable, str(Path(__file__).with_name(script)), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run
 
 
 def _inproc(**options):

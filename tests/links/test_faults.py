@@ -238,6 +238,39 @@ def test_script(run):
     assert seen == [(number, frame(number)) for number in range(7)]
 
 
+def test_judge(network, driver, recorder):
+    seen = []
+
+    def judge(direction, now, data):
+        seen.append((direction, number_of(data)))
+        return {1: {"drop": 1}, 3: {"duplicate": 1}, 5: {"corrupt": 1}, 6: {"delay": 5000}}.get(number_of(data))
+
+    left, right = FaultLink(network.link("10.0.0.1"), judge=judge, direction="send"), network.link("10.0.0.2")
+    route = driver.route(left, right.gids[0])
+    for number in range(8):
+        driver.send(left, route, frame(number))
+    finish(driver, left, right, recorder)
+    assert seen == [("send", number) for number in range(8)]
+    arrived = [number_of(data) for data in recorder.frames if data in [frame(number) for number in range(8)]]
+    assert arrived == [0, 2, 3, 3, 4, 7, 6]
+    assert len(recorder.frames) == 8, "and one that is damaged"
+    stats = left.stats()
+    assert [stats[f"fault_{name}"] for name in ("drop", "duplicate", "corrupt", "reorder", "delay")] == [1, 1, 1, 0, 1]
+
+
+def test_judge_of_what_arrives(network, driver, recorder):
+    directions = []
+
+    def judge(direction, now, data):
+        directions.append(direction)
+
+    left, right = network.link("10.0.0.1"), FaultLink(network.link("10.0.0.2"), judge=judge)
+    driver.send(left, driver.route(left, right.gids[0]), frame(1))
+    driver.send(right, driver.route(right, left.gids[0]), frame(2))
+    driver.collect(right, recorder, 1)
+    assert directions == ["send", "receive"]
+
+
 def test_script_with_too_long_a_frame(network, driver):
     link = FaultLink(network.link("10.0.0.1"), script=lambda index, data: [bytes(65537)])
     with pytest.raises(ValueError, match="65537 bytes"):

@@ -5,6 +5,7 @@ import errno
 import pytest
 
 from softverbs.links import Network, gid_of
+from softverbs.links.inproc import PATIENCE
 
 
 @pytest.fixture
@@ -30,6 +31,28 @@ def test_full_queue_refuses_and_sends_nothing(network, driver, recorder):
     assert driver.send(left, route, b"again")
     driver.collect(right, recorder, 4)
     assert recorder.frames == [b"\0", b"\1", b"\2", b"again"]
+
+
+def test_peer_that_makes_no_progress_holds_nobody_back_for_ever(network, driver, recorder):
+    left, stuck, other = (network.link(f"10.0.0.{number}") for number in (1, 2, 3))
+    to_stuck, to_other = (driver.route(left, link.gids[0]) for link in (stuck, other))
+    for number in range(3):
+        assert driver.send(left, to_stuck, bytes([number]))
+    driver.now = 5_000
+    assert not driver.send(left, to_stuck, b"waits")
+    driver.now += PATIENCE - 1
+    assert not driver.send(left, to_stuck, b"waits")
+    driver.now += 1
+    assert driver.send(left, to_stuck, bytes(20), 10)  # lost, as by UDP
+    assert driver.send(left, to_other, b"goes on")
+    assert driver.send(left, to_stuck, b"lost at once")
+    assert (left.stats()["full"], stuck.stats()["overflow"], left.stats()["frames_sent"]) == (2, 3, 4)
+    driver.collect(stuck, recorder, 3)
+    for _ in range(3):
+        assert driver.send(left, to_stuck, b"back")
+    assert not driver.send(left, to_stuck, b"waits again")
+    driver.collect(stuck, recorder, 6)
+    assert recorder.frames == [b"\0", b"\1", b"\2", *[b"back"] * 3]
 
 
 def test_lost_frames_are_counted(network, driver):

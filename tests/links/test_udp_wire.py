@@ -5,35 +5,15 @@ and the segments of a burst that the kernel cuts up have 0, 1, 2, ...
 """
 
 import json
-import os
-import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-import softverbs.links
-
-NAMESPACE = ["unshare", "--map-root-user", "--net"]
 SIZES = [100, 28] + [100, 100, 100, 100, 60] * 2
 
 
-def wire(device):
-    for tool in ("unshare", "ip", "ethtool"):
-        if shutil.which(tool, path=os.environ["PATH"] + ":/usr/sbin:/sbin") is None:
-            pytest.skip(f"{tool} is not installed")
-    if subprocess.run([*NAMESPACE, "true"], capture_output=True).returncode:
-        pytest.skip("network namespaces are not allowed here")
-    environment = {
-        **os.environ,
-        "PATH": os.environ["PATH"] + ":/usr/sbin:/sbin",
-        "PYTHONPATH": str(Path(softverbs.links.__file__).parents[2]),
-    }
-    command = [*NAMESPACE, sys.executable, str(Path(__file__).with_name("wire_probe.py")), device]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+@pytest.fixture
+def wire(namespace):
+    return lambda device: json.loads(namespace("wire_probe.py", device))
 
 
 def check_ipv4(packets):
@@ -44,7 +24,7 @@ def check_ipv4(packets):
     assert {(packet["class"], packet["ttl"]) for packet in packets[12:]} == {(0xB9, 7)}
 
 
-def test_veth():
+def test_veth(wire):
     result = wire("veth")
     check_ipv4(result["ipv4"])
     packets = result["ipv6"]
@@ -56,5 +36,5 @@ def test_veth():
     assert result["step"] == 1
 
 
-def test_loopback():
+def test_loopback(wire):
     check_ipv4(wire("lo")["ipv4"])

@@ -12,9 +12,10 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from softverbs.core.completion import CompChannel, CompCntr, CompletionQueue
+from softverbs.core.address import AddressHandle, AddressVector
+from softverbs.core.completion import CompChannel, CompletionQueue
+from softverbs.core.counters import CompCntr
 from softverbs.core.limits import Options
-from softverbs.core.address import AddressVector
 from softverbs.core.qp import QueuePair
 from softverbs.core.qp_states import (
     ACCESS_FLAGS,
@@ -26,6 +27,7 @@ from softverbs.core.qp_states import (
     PATH_MTU,
     PKEY_INDEX,
     PORT,
+    QKEY,
     RETRY_CNT,
     RNR_RETRY,
     RQ_PSN,
@@ -34,6 +36,7 @@ from softverbs.core.qp_states import (
     TIMEOUT,
 )
 from softverbs.core.regions import MemoryRegion, ProtectionDomain
+from softverbs.core.srq import SharedReceiveQueue, XrcDomain
 from softverbs.device import Device
 from softverbs.links.faults import FaultLink
 from softverbs.links.inproc import Network
@@ -43,7 +46,7 @@ MS = 1_000_000
 SECOND = 1_000_000_000
 
 RESET, INIT, RTR, RTS, SQD, SQE, ERR = range(7)
-QPT_RC = 2
+QPT_RC, QPT_UC, QPT_UD, QPT_XRC_SEND, QPT_XRC_RECV = 2, 3, 4, 9, 10
 LOCAL_WRITE, REMOTE_WRITE, REMOTE_READ, REMOTE_ATOMIC, MW_BIND = 1, 2, 4, 8, 16
 REMOTE = REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC
 ALL = LOCAL_WRITE | REMOTE | MW_BIND
@@ -53,7 +56,7 @@ CAP = (256, 256, 4, 4, 128)
 #: Attributes on the way to RTS. The time-out is 4.096 us * 2^14, 67 ms; the RNR timer 12 is 640 us.
 PATH = {
     "path_mtu": 3, "rq_psn": 0x1000, "sq_psn": 0x1000, "max_rd_atomic": 4, "max_dest_rd_atomic": 4, "min_rnr_timer": 12,
-    "timeout": 14, "retry_cnt": 7, "rnr_retry": 7, "qp_access_flags": REMOTE,
+    "timeout": 14, "retry_cnt": 7, "rnr_retry": 7, "qp_access_flags": REMOTE, "qkey": 0x1234567,
 }  # fmt: skip
 TIMEOUT_NS = 4096 << 14
 RNR_NS = 640 * US
@@ -117,14 +120,25 @@ class Region:
         self._node.port.regions.deregister(self.mr)
 
 
+class Handle:
+    """Stands for the application's address handle."""
+
+    def __init__(self, core: AddressHandle) -> None:
+        self.core = core
+
+    def _open(self) -> AddressHandle:
+        return self.core
+
+
 class Node:
     """A device of the world. Every frame it sends passes ``Sim.tap`` and then the faults, unless it is ``bare``."""
 
     def __init__(
-        self, sim: "Sim", address: str, seed: int, options: Options | None, bare: bool, faults: dict[str, Any]
-    ) -> None:
+        self, sim: "Sim", address: str | list[str], seed: int, options: Options | None, bare: bool,
+        faults: dict[str, Any],
+    ) -> None:  # fmt: skip
         self.sim = sim
-        self.name = address
+        self.name = address if isinstance(address, str) else address[0]
         self.link: Any = sim.network.link(address)
         if not bare:
             self.link = FaultLink(self.link, seed=seed, direction="send", script=self._tap, **faults)
@@ -152,10 +166,26 @@ class Node:
         return Region(self, pd, size, access, iova, guard)
 
     def qp(
-        self, pd: ProtectionDomain, send_cq: CompletionQueue, recv_cq: CompletionQueue | None = None,
-        cap: tuple[int, int, int, int, int] = CAP, signal_all: bool = False,
+        self, pd: ProtectionDomain | None, send_cq: CompletionQueue | None, recv_cq: CompletionQueue | None = None,
+        cap: tuple[int, int, int, int, int] = CAP, signal_all: bool = False, kind: int = QPT_RC,
+        srq: SharedReceiveQueue | None = None, xrcd: XrcDomain | None = None, number: int = -1,
     ) -> QueuePair:  # fmt: skip
-        return QueuePair(self.port, self, pd, send_cq, recv_cq or send_cq, None, cap, QPT_RC, signal_all)
+        recv_cq = None if kind in (QPT_XRC_SEND, QPT_XRC_RECV) else recv_cq or send_cq
+        return QueuePair(self.port, self, pd, send_cq, recv_cq, srq, cap, kind, signal_all, xrcd, number)
+
+    def srq(
+        self, pd: ProtectionDomain, max_wr: int = 256, max_sge: int = 4, xrcd: XrcDomain | None = None,
+        cq: CompletionQueue | None = None,
+    ) -> SharedReceiveQueue:  # fmt: skip
+        """A shared receive queue; with an XRC domain and a completion queue one of XRC targets."""
+        return SharedReceiveQueue(self.port, self, pd, max_wr, max_sge, 0, xrcd, cq)
+
+    def xrcd(self) -> XrcDomain:
+        return XrcDomain(self.port, self)
+
+    def handle(self, pd: ProtectionDomain, gid: bytes, **vector: Any) -> "Handle":
+        """An address handle that a work request can name."""
+        return Handle(AddressHandle(self.port, pd, AddressVector(gid, **vector)))
 
     def events(self) -> list[tuple[int, Any]]:
         """The asynchronous events since the last call: (type, object)."""
@@ -193,9 +223,12 @@ class Sim:
     def now(self) -> int:
         return self.clock.now
 
-    def node(self, seed: int = 0, options: Options | None = None, bare: bool = False, **faults: Any) -> Node:
+    def node(
+        self, seed: int = 0, options: Options | None = None, bare: bool = False, address: str | list[str] = "",
+        **faults: Any,
+    ) -> Node:  # fmt: skip
         """A new device; ``faults`` as of FaultLink, which act on what it sends; ``bare``: without even a FaultLink."""
-        node = Node(self, f"10.0.0.{len(self.nodes) + 1}", seed, options, bare, faults)
+        node = Node(self, address or f"10.0.0.{len(self.nodes) + 1}", seed, options, bare, faults)
         self.nodes.append(node)
         return node
 
@@ -214,7 +247,7 @@ class Sim:
         if self._agenda and self._agenda[0][0] <= self.now:
             heapq.heappop(self._agenda)[2]()
             return True
-        due = [time for time in (node.port.deadline() for node in self.nodes) if time]
+        due = [time for time in (node.device.deadline() for node in self.nodes) if time]
         if self._agenda:
             due.append(self._agenda[0][0])
         if not due:
@@ -250,24 +283,45 @@ class Sim:
             pass
 
 
+#: Attributes for the steps to INIT, RTR and RTS, by type of queue pair (ibv_modify_qp(3)).
+_INIT = {"pkey_index": PKEY_INDEX, "port_num": PORT}
+_CONNECTED = {**_INIT, "qp_access_flags": ACCESS_FLAGS}
+_PATH = {"ah_attr": AV, "path_mtu": PATH_MTU, "dest_qp_num": DEST_QPN, "rq_psn": RQ_PSN}
+_ANSWERS = {"max_dest_rd_atomic": MAX_DEST_RD_ATOMIC, "min_rnr_timer": MIN_RNR_TIMER}
+_TIMER, _START = {"timeout": TIMEOUT}, {"sq_psn": SQ_PSN}
+_ASKS = {**_TIMER, "retry_cnt": RETRY_CNT, "rnr_retry": RNR_RETRY, **_START, "max_rd_atomic": MAX_QP_RD_ATOMIC}
+STEPS: dict[int, tuple[dict[str, int], dict[str, int], dict[str, int]]] = {
+    QPT_RC: (_CONNECTED, {**_PATH, **_ANSWERS}, _ASKS),
+    QPT_UC: (_CONNECTED, _PATH, _START),
+    QPT_UD: ({**_INIT, "qkey": QKEY}, {}, _START),
+    QPT_XRC_SEND: (_CONNECTED, _PATH, _ASKS),
+    QPT_XRC_RECV: (_CONNECTED, {**_PATH, **_ANSWERS}, {**_TIMER, **_START}),
+}
+
+
 def connect(
-    ours: QueuePair, theirs: QueuePair, node: Node, peer: Node, attributes: Iterable[tuple[str, int]] = (), **more: int
-) -> None:
-    """Takes one queue pair from RESET or INIT to RTS, towards the other; ``attributes`` replace those of ``PATH``."""
-    values = {**PATH, **dict(attributes), **more}
-    mask = STATE | PKEY_INDEX | PORT | ACCESS_FLAGS
-    if ours.state == RESET:
-        to_init = {"qp_state": INIT, "pkey_index": 0, "port_num": 1, "qp_access_flags": values["qp_access_flags"]}
-        ours.modify(to_init, mask)
-    to_rtr = {
-        "qp_state": RTR, "ah_attr": AddressVector(peer.gid), "path_mtu": values["path_mtu"],
-        "dest_qp_num": theirs.qp_num, "rq_psn": values["rq_psn"], "max_dest_rd_atomic": values["max_dest_rd_atomic"],
-        "min_rnr_timer": values["min_rnr_timer"],
-    }  # fmt: skip
-    ours.modify(to_rtr, STATE | AV | PATH_MTU | DEST_QPN | RQ_PSN | MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER)
-    names = ("timeout", "retry_cnt", "rnr_retry", "sq_psn", "max_rd_atomic")
-    to_rts = {"qp_state": RTS, **{name: values[name] for name in names}}
-    ours.modify(to_rts, STATE | TIMEOUT | RETRY_CNT | RNR_RETRY | SQ_PSN | MAX_QP_RD_ATOMIC)
+    ours: QueuePair, theirs: QueuePair | None, node: Node, peer: Node | None,
+    attributes: Iterable[tuple[str, int]] = (), to: int = RTS, **more: int,
+) -> None:  # fmt: skip
+    """Takes one queue pair from RESET or INIT to RTS, towards the other; ``attributes`` replace those of ``PATH``.
+
+    to: stop in this state; theirs, peer: None for UD.
+    """
+    values: dict[str, Any] = {"pkey_index": 0, "port_num": 1, **PATH, **dict(attributes), **more}
+    if theirs is not None and peer is not None:
+        values.setdefault("dest_qp_num", theirs.qp_num)
+        values.setdefault("ah_attr", AddressVector(peer.gid))
+    for state, names in zip((INIT, RTR, RTS), STEPS[ours.qp_type], strict=True):
+        if ours.state < state <= to:
+            step(ours, state, names, values)
+
+
+def step(qp: QueuePair, state: int, names: dict[str, int], values: dict[str, Any]) -> None:
+    """One step, with these attributes (name: bit)."""
+    mask = STATE
+    for bit in names.values():
+        mask |= bit
+    qp.modify({"qp_state": state, **{name: values[name] for name in names}}, mask)
 
 
 def move(qp: QueuePair, state: int) -> None:

@@ -74,7 +74,7 @@ SURFACE = {
             "**kwargs",
             "close context num_comp_vectors query_device query_device_ex query_comp_cntr_caps query_pkey "
             "get_pkey_index query_gid query_gid_type query_port query_port_speed query_gid_table query_gid_ex "
-            "query_rt_values_ex get_async_event name",
+            "query_rt_values_ex get_async_event cmd_fd name",
         ),
         "DeviceAttr": (
             "",
@@ -133,14 +133,15 @@ SURFACE = {
         ),
         "QPInitAttr": (
             "qp_type=4, qp_context=None, scq=None, rcq=None, srq=None, cap=None, sq_sig_all=1",
-            "send_cq recv_cq cap qp_type sq_sig_all max_send_wr max_recv_wr max_send_sge max_recv_sge max_inline_data",
+            "send_cq recv_cq srq cap qp_type sq_sig_all max_send_wr max_recv_wr max_send_sge max_recv_sge "
+            "max_inline_data",
         ),
         "QPInitAttrEx": (
             "qp_type=4, qp_context=None, scq=None, rcq=None, srq=None, cap=None, sq_sig_all=0, comp_mask=0, pd=None, "
             "xrcd=None, create_flags=0, max_tso_header=0, source_qpn=0, hash_conf=None, ind_table=None, "
             "send_ops_flags=0",
-            "send_cq recv_cq cap qp_type sq_sig_all comp_mask create_flags max_tso_header source_qpn mask_to_str "
-            "flags_to_str max_send_wr max_recv_wr max_send_sge max_recv_sge max_inline_data",
+            "send_cq recv_cq srq pd xrcd cap qp_type sq_sig_all comp_mask create_flags max_tso_header source_qpn "
+            "mask_to_str flags_to_str max_send_wr max_recv_wr max_send_sge max_recv_sge max_inline_data",
         ),
         "QPAttr": (
             "qp_state=1, cur_qp_state=0, port_num=1, path_mtu=3",
@@ -148,11 +149,45 @@ SURFACE = {
             "alt_ah_attr pkey_index alt_pkey_index en_sqd_async_notify sq_draining max_rd_atomic max_dest_rd_atomic "
             "min_rnr_timer port_num timeout retry_cnt rnr_retry alt_port_num alt_timeout rate_limit",
         ),
+        "ECE": ("vendor_id=0, options=0, comp_mask=0", "vendor_id options comp_mask"),
+        "QPRateLimitAttr": (
+            "rate_limit=0, max_burst_sz=0, typical_pkt_sz=0, comp_mask=0",
+            "rate_limit max_burst_sz typical_pkt_sz comp_mask",
+        ),
         "QPAttachCompCntrAttr": ("op_mask=0...", "op_mask"),
         "QP": (
             "creator, init_attr, qp_attr=None",
-            "close to_init to_rtr to_rts query modify attach_comp_cntr post_recv post_send qp_type qp_state qp_num qp",
+            "close to_init to_rtr to_rts query modify modify_rate_limit attach_comp_cntr post_recv post_send set_ece "
+            "query_ece bind_mw query_data_in_order qp_type qp_state qp_num qp",
         ),
+    },
+    "qpex": {
+        "DataBuffer": ("addr, length", ""),
+        "QPEx": (
+            "creator, init_attr, qp_attr=None",
+            "comp_mask wr_id wr_flags ind_table wr_atomic_cmp_swp wr_atomic_fetch_add wr_bind_mw wr_local_inv "
+            "wr_atomic_write wr_rdma_read wr_rdma_write wr_rdma_write_imm wr_flush wr_send wr_send_imm wr_send_inv "
+            "wr_send_tso wr_set_ud_addr wr_set_xrc_srqn wr_set_inline_data wr_set_inline_data_list wr_set_sge "
+            "wr_set_sge_list wr_start wr_complete wr_abort",
+        ),
+    },
+    "srq": {
+        "SrqAttr": ("max_wr=100, max_sge=1, srq_limit=0", "max_wr max_sge srq_limit"),
+        "SrqInitAttr": ("attr=None", "max_wr max_sge srq_limit"),
+        "SrqInitAttrEx": (
+            "max_wr=100, max_sge=1, srq_limit=0",
+            "max_wr max_sge srq_limit comp_mask srq_type pd xrcd cq max_num_tags max_ops",
+        ),
+        "OpsWr": (
+            "wr_id=0, opcode=0, flags=1, next_wr=None, unexpected_cnt=0, recv_wr_id=0, num_sge=None, tag=0, mask=0, "
+            "sg_list=None",
+            "close wr_id next_wr opcode flags unexpected_cnt recv_wr_id tag handle mask",
+        ),
+        "SRQ": ("creator, attr", "close get_srq_num modify query post_srq_ops post_recv srq"),
+    },
+    "xrcd": {
+        "XRCDInitAttr": ("comp_mask, oflags, fd", "fd comp_mask oflags"),
+        "XRCD": ("context, init_attr", "close"),
     },
     "wr": {
         "SGE": ("addr, length, lkey", "close read addr length lkey"),
@@ -196,6 +231,38 @@ METHODS = {
     "qp.QP.attach_comp_cntr": "comp_cntr, attr",
     "qp.QP.post_send": "wr, bad_wr=None",
     "qp.QP.post_recv": "wr, bad_wr=None",
+    "qp.QP.modify_rate_limit": "attr",
+    "qp.QP.set_ece": "ece",
+    "qp.QP.query_ece": "",
+    "qp.QP.bind_mw": "mw, mw_bind",
+    "qp.QP.query_data_in_order": "op, flags=0",
+    "qpex.QPEx.wr_atomic_cmp_swp": "rkey, remote_addr, compare, swap",
+    "qpex.QPEx.wr_atomic_fetch_add": "rkey, remote_addr, add",
+    "qpex.QPEx.wr_bind_mw": "mw, rkey, bind_info",
+    "qpex.QPEx.wr_local_inv": "invalidate_rkey",
+    "qpex.QPEx.wr_atomic_write": "rkey, remote_addr, atomic_wr",
+    "qpex.QPEx.wr_rdma_read": "rkey, remote_addr",
+    "qpex.QPEx.wr_rdma_write": "rkey, remote_addr",
+    "qpex.QPEx.wr_rdma_write_imm": "rkey, remote_addr, data",
+    "qpex.QPEx.wr_flush": "rkey, remote_addr, length, ptype, level",
+    "qpex.QPEx.wr_send": "",
+    "qpex.QPEx.wr_send_imm": "data",
+    "qpex.QPEx.wr_send_inv": "invalidate_rkey",
+    "qpex.QPEx.wr_send_tso": "hdr, hdr_sz, mss",
+    "qpex.QPEx.wr_set_ud_addr": "ah, remote_qpn, remote_rkey",
+    "qpex.QPEx.wr_set_xrc_srqn": "remote_srqn",
+    "qpex.QPEx.wr_set_inline_data": "addr, length",
+    "qpex.QPEx.wr_set_inline_data_list": "num_buf, buf_list",
+    "qpex.QPEx.wr_set_sge": "sge",
+    "qpex.QPEx.wr_set_sge_list": "num_sge, sg_list",
+    "qpex.QPEx.wr_start": "",
+    "qpex.QPEx.wr_complete": "",
+    "qpex.QPEx.wr_abort": "",
+    "srq.SRQ.get_srq_num": "",
+    "srq.SRQ.modify": "attr, comp_mask",
+    "srq.SRQ.query": "",
+    "srq.SRQ.post_srq_ops": "wr, bad_wr=None",
+    "srq.SRQ.post_recv": "wr, bad_wr=None",
 }
 CLASSES = [(module, name) for module, classes in SURFACE.items() for name in classes]
 
@@ -321,7 +388,7 @@ def test_a_member_keeps_what_fits_and_refuses_the_rest_in_words() -> None:
         (2**32, r"QPAttr\.rq_psn is 4294967296: it does not fit uint32, 0 to 4294967295"),
         (-1, "uint32"),
         ("5", "an integer is expected"),
-        (1.0, "an integer is expected"),
+        (1.5, "an integer is expected"),
         (None, "an integer is expected"),
     ):
         with pytest.raises(PyverbsRDMAError, match=words) as caught:

@@ -13,18 +13,31 @@ from typing import Any
 
 import pytest
 from tests.forked import in_child
+from tests.pyverbs.services import XRCD_MASK, ah_attr, xrcd
 from tests.pyverbs.world import ALL, MS, OPS, World, readable, set_state
 
 from softverbs.pyverbs import libibverbs_enums as e
-from softverbs.pyverbs.addr import GID, GRH, AHAttr, GlobalRoute
+from softverbs.pyverbs.addr import AH, GID, GRH, AHAttr, GlobalRoute
 from softverbs.pyverbs.comp_cntr import CompCntr, CompCntrInitAttr
 from softverbs.pyverbs.cq import CQ, CQEX, CompChannel, CqInitAttrEx
 from softverbs.pyverbs.device import Context
-from softverbs.pyverbs.mr import MR
+from softverbs.pyverbs.mr import MR, MW, MWBind, MWBindInfo
 from softverbs.pyverbs.pd import PD
 from softverbs.pyverbs.pyverbs_error import PyverbsError, PyverbsRDMAError
-from softverbs.pyverbs.qp import QP, QPAttachCompCntrAttr, QPAttr, QPCap, QPInitAttr, QPInitAttrEx
+from softverbs.pyverbs.qp import (
+    ECE,
+    QP,
+    QPAttachCompCntrAttr,
+    QPAttr,
+    QPCap,
+    QPInitAttr,
+    QPInitAttrEx,
+    QPOpenAttr,
+    QPRateLimitAttr,
+)
+from softverbs.pyverbs.srq import SRQ, OpsWr, SrqAttr, SrqInitAttr, SrqInitAttrEx
 from softverbs.pyverbs.wr import SGE, RecvWR, SendWR
+from softverbs.pyverbs.xrcd import XRCD, XRCDInitAttr
 
 JUNK: list[Any] = [None, -1, 2**31, 2**32, 2**64, 2**100, 1.5, float("nan"), "x", b"x", [], {}, object(), len]
 #: As JUNK, where a large number would be a request for much memory.
@@ -83,6 +96,17 @@ CONSTRUCTORS: dict[type, Callable[[Any], dict[str, Any]]] = {
     GRH: lambda a: {"paylen": 0, "next_hdr": 0, "hop_limit": 1},
     GlobalRoute: lambda a: {"dgid": GID(), "flow_label": 0, "sgid_index": 0, "hop_limit": 1, "traffic_class": 0},
     AHAttr: lambda a: {"dlid": 0, "sl": 0, "is_global": 1, "port_num": 1, "gr": GlobalRoute()},
+    AH: lambda a: {"pd": a.pd, "attr": ah_attr(a.peer)},
+    SrqAttr: lambda a: {"max_wr": 4, "max_sge": 1, "srq_limit": 0},
+    SrqInitAttr: lambda a: {"attr": SrqAttr()},
+    SrqInitAttrEx: lambda a: {"max_wr": 4, "max_sge": 1, "srq_limit": 0},
+    SRQ: lambda a: {"creator": a.pd, "attr": SrqInitAttr(SrqAttr(4))},
+    OpsWr: lambda a: {"wr_id": 1, "opcode": 0, "flags": 1, "num_sge": 1, "sg_list": [a.sge(8)], "next_wr": OpsWr()},
+    XRCDInitAttr: lambda a: {"comp_mask": XRCD_MASK, "oflags": 0, "fd": -1},
+    XRCD: lambda a: {"context": a.context, "init_attr": XRCDInitAttr(XRCD_MASK, 0, -1)},
+    ECE: lambda a: {"vendor_id": 0, "options": 0, "comp_mask": 0},
+    QPRateLimitAttr: lambda a: {"rate_limit": 1, "max_burst_sz": 0, "typical_pkt_sz": 0, "comp_mask": 0},
+    QPOpenAttr: lambda a: {"comp_mask": 11, "qp_num": 5, "xrcd": xrcd(a), "qp_context": None, "qp_type": 10},
 }  # fmt: skip
 
 
@@ -110,6 +134,7 @@ def test_numbers_are_refused_in_words_where_they_are_none(build: Any, kind: type
 ATTRIBUTES = [
     *(CompCntrInitAttr, CqInitAttrEx, QPCap, QPInitAttr, QPInitAttrEx, QPAttr, QPAttachCompCntrAttr),
     *(SGE, RecvWR, SendWR, GID, GRH, GlobalRoute, AHAttr),
+    *(SrqAttr, SrqInitAttr, SrqInitAttrEx, OpsWr, XRCDInitAttr, ECE, QPRateLimitAttr, QPOpenAttr),
 ]
 
 
@@ -155,6 +180,12 @@ class Things:
         self.mr = MR(self.pd, self.memory, ALL)
         self.counter = CompCntr(self.context, CompCntrInitAttr())
         self.qp = QP(self.pd, QPInitAttr(e.IBV_QPT_RC, scq=self.cq, rcq=self.cq))
+        self.ah = AH(self.pd, attr=ah_attr(world.b))
+        self.srq = SRQ(self.pd, SrqInitAttr(SrqAttr(8)))
+        self.xrcd = XRCD(self.context, XRCDInitAttr(XRCD_MASK, 0, -1))
+        self.datagrams = QP(self.pd, QPInitAttr(e.IBV_QPT_UD, scq=self.cq, rcq=self.cq), QPAttr())
+        group = GID("0000:0000:0000:0000:0000:ffff:ef01:0203")
+        window, info = MW(self.pd, e.IBV_MW_TYPE_1), MWBindInfo(self.mr, self.mr.buf, 8, 2)
         attr = QPAttr()
         self.calls: list[tuple[Any, str, tuple[Any, ...]]] = [
             (self.context, "query_port", (1,)),
@@ -188,10 +219,26 @@ class Things:
             (self.qp, "query", (1,)),
             (self.qp, "post_recv", (RecvWR(1), None)),
             (self.qp, "post_send", (SendWR(1), None)),
+            (self.qp, "modify_rate_limit", (QPRateLimitAttr(),)),
+            (self.qp, "set_ece", (ECE(5),)),
+            (self.qp, "query_ece", ()),
+            (self.qp, "query_data_in_order", (2, 0)),
+            (self.qp, "statistics", ()),
+            (self.qp, "bind_mw", (window, MWBind(info, 2))),
+            (self.datagrams, "attach_mcast", (group, 0)),
+            (self.datagrams, "detach_mcast", (group, 0)),
+            (self.srq, "post_recv", (RecvWR(1), None)),
+            (self.srq, "post_srq_ops", (OpsWr(), None)),
+            (self.srq, "modify", (SrqAttr(8), 1)),
+            (self.srq, "query", ()),
+            (self.srq, "get_srq_num", ()),
         ]
 
     def objects(self) -> list[Any]:
-        return [self.qp, self.counter, self.mr, self.cqex, self.cq, self.channel, self.pd, self.context]
+        return [
+            *(self.datagrams, self.qp, self.ah, self.srq, self.xrcd, self.counter, self.mr, self.cqex, self.cq),
+            *(self.channel, self.pd, self.context),
+        ]
 
 
 def test_methods_take_what_they_can_use_and_refuse_the_rest(build: Any) -> None:

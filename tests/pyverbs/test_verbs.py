@@ -204,7 +204,7 @@ def test_extended_queues(rig: Any) -> None:
     assert verbs.ibv_wc_read_opcode(cq) == e.IBV_WC_RDMA_WRITE
     assert verbs.ibv_wc_read_qp_num(cq) == first.qp_num
     for name in dir(verbs):
-        if name.startswith("ibv_wc_read_"):
+        if name.startswith("ibv_wc_read_") and not name.endswith(("cvlan", "flow_tag", "tm_info")):
             assert isinstance(getattr(verbs, name)(cq), int)
     assert verbs.ibv_next_poll(cq) == errno.ENOENT
     assert verbs.ibv_end_poll(cq) == 0
@@ -212,7 +212,7 @@ def test_extended_queues(rig: Any) -> None:
 
 
 def test_queue_pairs(rig: Any) -> None:
-    assert verbs.ibv_create_qp(rig.pd, QPInitAttr(e.IBV_QPT_UD, scq=rig.cq, rcq=rig.cq)) is None
+    assert verbs.ibv_create_qp(rig.pd, QPInitAttr(e.IBV_QPT_RAW_PACKET, scq=rig.cq, rcq=rig.cq)) is None
     refused(errno.EOPNOTSUPP, "qp_type")
     qp = verbs.ibv_create_qp(rig.pd, rig.init_attr())
     attr = rig.attr(qp.qp_num)

@@ -201,11 +201,19 @@ class Side:
 class World:
     """Side ``a``, side ``b``, and time."""
 
-    def __init__(self, over: str = "network", wire: bool = False, faults: dict[str, Any] | None = None, **options: Any):
+    def __init__(
+        self,
+        over: str = "network",
+        wire: bool = False,
+        faults: dict[str, Any] | None = None,
+        plan: str | None = None,
+        **options: Any,
+    ):
         """
         :param over: ``network``, ``loopback`` or ``udp``
         :param wire: whether frames pass through ``self.wire``
         :param faults: arguments of FaultLink, for both directions
+        :param plan: what is to fail at the first device (docs/faults.md)
         :param options: of the devices
         """
         self.now = SECOND
@@ -222,7 +230,14 @@ class World:
                 link = FaultLink(link, direction="send", **(faults or {"script": self.wire}))
             self.devices.append(
                 Device(
-                    f"host{number}", link=link, thread=False, clock=self.clock, idle=self.idle, seed=number, **options
+                    f"host{number}",
+                    link=link,
+                    thread=False,
+                    clock=self.clock,
+                    idle=self.idle,
+                    seed=number,
+                    faults=plan if number == 1 else None,
+                    **options,
                 )
             )
         self.a = Side(self.devices[0])

@@ -59,8 +59,10 @@ def own_gid(context: Context, port: int, index: int | None, near: str | None) ->
     :param near: the local IP address of the connection to the peer: this GID is best, one of its family next
     """
     if index is not None:
+        context.query_gid_ex(port, index)  # refuses an empty entry
         return index, context.query_gid(port, index).raw
-    gids = [context.query_gid(port, number).raw for number in range(context.query_port(port).gid_tbl_len)]
+    table = [context.query_gid(port, number).raw for number in range(context.query_port(port).gid_tbl_len)]
+    gids = [gid for gid in table if any(gid)]  # what is not used comes last
     wanted = gid_of(near) if near is not None else None
     if wanted is None:
         return 0, gids[0]

@@ -12,7 +12,6 @@ except ImportError:
     from softverbs import _cython as cython
 
 if not cython.compiled:
-    from softverbs.core.completion import CompCntr
     from softverbs.core.connection import Connection
     from softverbs.core.constants import (
         ACCESS_REMOTE_READ,
@@ -21,6 +20,7 @@ if not cython.compiled:
         EVENT_QP_REQ_ERR,
         WC_SUCCESS,
     )
+    from softverbs.core.counters import CompCntr
     from softverbs.core.egress import Egress
     from softverbs.core.headers import AETH_RNR, NAK_INVALID_REQUEST, NAK_REMOTE_ACCESS, reth_length, reth_rkey, reth_va
     from softverbs.core.opcodes import ATOMIC, READ, SEND, WRITE

@@ -1,6 +1,7 @@
 cimport cython
 from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
 from softverbs.core.constants cimport EVENT_CQ_ERR, WC_SUCCESS
+from softverbs.core.counters cimport CompCntr
 from softverbs.core.host cimport Host
 from softverbs.core.memory cimport (
     raw_copy as copy,
@@ -107,43 +108,6 @@ cdef class CompletionQueue:
     cpdef uint64_t count(self) noexcept
     @cython.locals(ring=Ring, old=Ring, index=uint64_t, reasons=dict)
     cpdef resize(self, object cqe)
-
-cdef class CompCntr:
-    cdef readonly Host port
-    cdef readonly object context_id
-    cdef readonly int type
-    cdef readonly uint64_t max_value
-    cdef readonly int64_t delay
-    cdef readonly uint64_t value
-    cdef readonly uint64_t errors
-    cdef readonly uint64_t visible_value
-    cdef readonly uint64_t visible_errors
-    cdef readonly uint64_t seen_errors
-    cdef readonly bint stalled
-    cdef bint late
-    cdef object pending
-    cdef list watchers
-    cdef public int attached
-    cdef public uintptr_t value_address
-    cdef public uintptr_t error_address
-    cdef public uint32_t handle
-    cdef readonly bint closed
-    cdef public object user
-    cdef int record(self, uint32_t status, uint64_t payload) except -1
-    cdef uint64_t _plus(self, uint64_t value, uint64_t amount) noexcept
-    cdef void _changed(self) except *
-    cdef int _show(self, uint64_t value, uint64_t errors) except -1
-    cdef _wake(self)
-    cdef bint _reached(self, uint64_t threshold) noexcept
-    @cython.locals(value=uint64_t, errors=uint64_t, shown=bint)
-    cpdef int64_t publish(self, int64_t now) except? -1
-    cpdef uint64_t read(self) except? 0
-    cpdef uint64_t read_err(self) except? 0
-    cdef _drive(self)
-
-cdef class Watch:
-    cdef readonly uint64_t threshold
-    cdef readonly object callback
 
 cdef int complete(
     CompletionQueue cq, CompCntr counter, uint64_t payload, bint listed, bint solicited, uint64_t wr_id, uint32_t status,

@@ -1,4 +1,4 @@
-"""Completion queues, completion channels and completion counters, and the one sink that feeds them: ``complete``.
+"""Completion queues and their channels, and the one sink that feeds them and the counters: ``complete``.
 
 Order is a promise: the counter moves before the completion queue entry can be seen (semantics.md, 1).
 """
@@ -17,6 +17,7 @@ from softverbs.core.limits import Options
 
 if not cython.compiled:
     from softverbs.core.constants import EVENT_CQ_ERR, WC_SUCCESS
+    from softverbs.core.counters import CompCntr
     from softverbs.core.host import Host
     from softverbs.core.memory import copy, load8, load16, load32, load64, store32, store64
     from softverbs.core.rings import (
@@ -39,9 +40,6 @@ if not cython.compiled:
     )
     from softverbs.core.wr import WC
 
-#: ``enum ibv_comp_cntr_type``.
-COUNT_WRS = 0
-COUNT_BYTES = 1
 #: enum ibv_create_cq_attr_flags
 CQ_SINGLE_THREADED = 1
 CQ_IGNORE_OVERRUN = 2
@@ -148,7 +146,7 @@ class CompletionQueue:
         self.failed = 0
         self.purged = 0
         self.lost = 0
-        #: Moderation: completions for one event, 0 for none; how long they may wait, ns; how many do; until when, 0: none.
+        #: Moderation: completions for one event, 0: no moderation; how long they may wait, ns; how many do; until when.
         self.event_count = 0
         self.event_period = 0
         self.held = 0
@@ -445,211 +443,6 @@ def rounded(cqe: int, options: Options) -> int:
     if options.cqe_rounding == "pow2":
         return min((1 << cqe.bit_length()) - 1, options.max_cqe)  # 10 to 15, as rxe
     return cqe
-
-
-class CompCntr:
-    """A completion counter (ibv_create_comp_cntr(3)): a completion count and an error count of the same events."""
-
-    def __init__(self, port: Host, context_id: object, comp_mask: int, type: int, flags: int) -> None:
-        """
-        :param port: the port that it belongs to
-        :param context_id: the same for all objects of one context
-        :param comp_mask: 0
-        :param type: ``COUNT_WRS`` or ``COUNT_BYTES``
-        :param flags: 0
-        :raises PyverbsRDMAError: EINVAL, EOPNOTSUPP, ENOMEM as the manual page has them
-        """
-        if comp_mask != 0:
-            raise PyverbsRDMAError(f"comp_mask={comp_mask:#x}: no bit of it is known", errno.EINVAL)
-        if flags != 0:
-            raise PyverbsRDMAError(f"flags={flags:#x}: they are reserved and must be 0", errno.EINVAL)
-        if type not in (COUNT_WRS, COUNT_BYTES):
-            raise PyverbsRDMAError(f"type={type}: WRS (0) and BYTES (1) are supported", errno.EOPNOTSUPP)
-        self.port = port
-        self.context_id = context_id
-        self.type = type
-        self.max_value = port.options.counter_max_value
-        self.delay = port.options.counter_delay_ns
-        self.value = 0
-        self.errors = 0
-        self.visible_value = 0
-        self.visible_errors = 0
-        self.seen_errors = 0
-        self.stalled = False
-        self.late = self.delay > 0
-        self.pending: deque[tuple[int, int, int]] = deque()
-        self.watchers: list[Watch] = []
-        self.attached = 0
-        self.value_address = 0
-        self.error_address = 0
-        self.closed = False
-        self.user: Any = None
-        self.handle = port.enter("completion counter", port.options.max_counters)
-
-    # -- the device's side
-
-    def record(self, status: int, payload: int) -> None:
-        """One work request, or one inbound operation, is done."""
-        if status != WC_SUCCESS:
-            self.errors = self._plus(self.errors, 1)
-        elif self.type == COUNT_BYTES:
-            self.value = self._plus(self.value, payload)
-        else:
-            self.value = self._plus(self.value, 1)
-        self._changed()
-
-    def _plus(self, value: int, amount: int) -> int:
-        """The sum modulo ``max_value + 1``, without passing 64 bits on the way."""
-        if amount <= self.max_value - value:
-            return value + amount
-        amount -= self.max_value - value
-        amount -= 1
-        if amount > self.max_value:  # only where max_value is small
-            amount %= self.max_value + 1
-        return amount
-
-    def _changed(self) -> None:
-        if self.port.plan is not None:
-            self.port.plan.on_counter(self)
-        if self.late:
-            self.port.delay_counter(self)
-            self.pending.append((self.port.now + self.delay, self.value, self.errors))
-            return
-        self._show(self.value, self.errors)
-
-    def _show(self, value: int, errors: int) -> None:
-        self.visible_value = value
-        self.visible_errors = errors
-        if self.value_address:
-            store64(self.value_address, value)
-        if self.error_address:
-            store64(self.error_address, errors)
-        if self.watchers:
-            self._wake()
-
-    def _wake(self) -> None:
-        for watch in [watch for watch in self.watchers if self._reached(watch.threshold)]:
-            self.watchers.remove(watch)
-            watch.callback(self)
-
-    def _reached(self, threshold: int) -> bool:
-        return self.visible_value >= threshold or self.visible_errors != self.seen_errors
-
-    def publish(self, now: int) -> int:
-        """Makes the updates visible whose delay is over; when the next is due, or -1."""
-        shown = False
-        value = 0
-        errors = 0
-        while self.pending and self.pending[0][0] <= now:
-            if self.stalled:
-                return -1
-            _, value, errors = self.pending.popleft()
-            shown = True
-        if shown:
-            self._show(value, errors)
-        self.late = self.stalled or self.delay > 0 or len(self.pending) > 0
-        return self.pending[0][0] if self.pending else -1
-
-    # -- the application's side
-
-    def read(self) -> int:
-        """The completion count (ibv_read_comp_cntr(3))."""
-        self._drive()
-        return self.visible_value
-
-    def read_err(self) -> int:
-        """The error count (ibv_read_err_comp_cntr(3))."""
-        self._drive()
-        self.seen_errors = self.visible_errors
-        return self.visible_errors
-
-    def read_pair(self) -> tuple[int, int]:
-        """Extension: completion count and error count of one moment."""
-        self._drive()
-        self.seen_errors = self.visible_errors
-        return self.visible_value, self.visible_errors
-
-    def _drive(self) -> None:
-        port = self.port
-        port.lock.acquire()
-        try:
-            port.drive()
-        finally:
-            port.lock.release()
-
-    def set(self, value: int) -> None:
-        """Sets the completion count (ibv_set_comp_cntr(3)). EINVAL beyond ``max_value``."""
-        self.value = self._checked(value, "value")
-        self._changed()
-
-    def set_err(self, value: int) -> None:
-        """Sets the error count (ibv_set_err_comp_cntr(3)). EINVAL beyond ``max_value``."""
-        self.errors = self._checked(value, "value")
-        self.seen_errors = self.errors
-        self._changed()
-
-    def inc(self, amount: int) -> None:
-        """Adds to the completion count (ibv_inc_comp_cntr(3)). EINVAL where ``amount`` is beyond ``max_value``."""
-        self.value = self._plus(self.value, self._checked(amount, "amount"))
-        self._changed()
-
-    def inc_err(self, amount: int) -> None:
-        """Adds to the error count (ibv_inc_err_comp_cntr(3)). EINVAL where ``amount`` is beyond ``max_value``."""
-        self.errors = self._plus(self.errors, self._checked(amount, "amount"))
-        self._changed()
-
-    def _checked(self, value: int, name: str) -> int:
-        if not 0 <= value <= self.max_value:
-            raise PyverbsRDMAError(f"{name}={value} is beyond the counter's max_value, {self.max_value}", errno.EINVAL)
-        return value
-
-    def stall(self, stalled: bool) -> None:
-        """Extension, for tests: holds every update back from sight until it is called with False."""
-        self.stalled = stalled
-        self.late = stalled or self.delay > 0 or len(self.pending) > 0
-        if not stalled:
-            self.port.delay_counter(self)
-
-    def watch(self, threshold: int, callback: "Callable[[CompCntr], None]") -> "Watch":
-        """Calls ``callback`` once, with the device's lock held, when the completion count is at least ``threshold``
-        or an error is there that the application has not read yet; at once where that holds already.
-
-        :raises PyverbsRDMAError: EINVAL where the threshold is beyond ``max_value``
-        """
-        watch = Watch(self._checked(threshold, "threshold"), callback)
-        if self._reached(watch.threshold):
-            callback(self)
-        else:
-            self.watchers.append(watch)
-        return watch
-
-    def unwatch(self, watch: "Watch") -> None:
-        """Takes a watch back; one that has fired is no error."""
-        if watch in self.watchers:
-            self.watchers.remove(watch)
-
-    def close(self) -> None:
-        """Ends the counter (ibv_destroy_comp_cntr(3)).
-
-        :raises PyverbsRDMAError: EBUSY while it is attached to a QP
-        """
-        if self.closed:
-            return
-        if self.attached:
-            raise PyverbsRDMAError(
-                f"counter {self.handle} is attached to {self.attached} (QP, operation) pairs: destroy the QPs first",
-                errno.EBUSY,
-            )
-        self.closed = True
-        self.port.leave("completion counter")
-
-
-class Watch:
-    """Somebody who waits for a counter: its threshold, and whom to call."""
-
-    def __init__(self, threshold: int, callback: Callable[[CompCntr], None]) -> None:
-        self.threshold = threshold
-        self.callback = callback
 
 
 def complete(

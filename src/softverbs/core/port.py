@@ -409,7 +409,7 @@ class Port(Host):
         queues = self.overrun
         self.overrun = []
         for qp in list(self.live):
-            if qp.send_cq in queues or qp.recv_cq in queues:
+            if qp.send_cq in queues or qp.recv_cq in queues or qp.responder.cq in queues:
                 qp.fatal("its completion queue has overrun")
 
     def delay_counter(self, counter: Any) -> None:

@@ -1,7 +1,8 @@
 cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
 from softverbs.core.address cimport AddressVector
-from softverbs.core.completion cimport CompCntr, CompletionQueue
+from softverbs.core.completion cimport CompletionQueue
+from softverbs.core.counters cimport CompCntr
 from softverbs.core.connection cimport Connection
 from softverbs.core.constants cimport (
     EVENT_COMM_EST,
@@ -109,8 +110,6 @@ cdef class QueuePair:
     cdef void _post_sends(self, SendWR wr) except *
     cdef void _posted(self) except *
     cdef void _post_send(self, SendWR wr) except *
-    @cython.locals(ring=Ring, tail=uint64_t)
-    cpdef post_send_all(self, SendWR wr)
     cpdef list rings(self)
     cpdef post_recv(self, RecvWR wr)
     cdef void _post_recv(self, RecvWR wr) except *
@@ -122,6 +121,7 @@ cdef class QueuePair:
     @cython.locals(more=int, data_first=bint)
     cdef int _pump(self, Egress egress, int64_t now) except -1
     cdef void settle(self) except *
+    @cython.locals(is_new=bint)
     cpdef void enter_error(self, object reason) except *
     cpdef void fatal(self, object reason) except *
     @cython.locals(due=int64_t, other=int64_t)

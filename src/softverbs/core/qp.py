@@ -45,7 +45,7 @@ from softverbs.core.qp_states import (
 
 if not cython.compiled:
     from softverbs.core.address import AddressVector
-    from softverbs.core.completion import CompCntr, CompletionQueue
+    from softverbs.core.completion import CompletionQueue
     from softverbs.core.connection import Connection
     from softverbs.core.constants import (
         EVENT_COMM_EST,
@@ -66,6 +66,7 @@ if not cython.compiled:
         QPS_SQD,
         QPS_SQE,
     )
+    from softverbs.core.counters import CompCntr
     from softverbs.core.egress import Egress, Path
     from softverbs.core.headers import bth_ack_request, bth_pad, bth_psn, bth_solicited
     from softverbs.core.host import Host
@@ -89,6 +90,7 @@ if not cython.compiled:
     from softverbs.core.regions import ProtectionDomain
     from softverbs.core.requester import Requester
     from softverbs.core.responder import Responder
+    from softverbs.core.rings import Ring
     from softverbs.core.send_queue import SendQueue
     from softverbs.core.srq import ReceiveQueue, SharedReceiveQueue, XrcDomain
     from softverbs.core.unreliable import (
@@ -229,6 +231,13 @@ class QueuePair:
             self.srq.users += count
         if self.xrcd is not None:
             self.xrcd.users += count
+
+    def rings(self) -> list[Ring]:
+        """The memory of its own queues; not of an SRQ's."""
+        found = [self.sends.ring]
+        if self.srq is None and self.receives is not None:
+            found.append(self.receives.ring)
+        return found
 
     # -- posting
 
@@ -410,10 +419,11 @@ class QueuePair:
 
     def enter_error(self, reason: str) -> None:
         """The state ERR: every work request that is left is flushed, once, in order."""
+        is_new = self.state != QPS_ERR
         self.state = QPS_ERR
         self.requester.flush(reason)
         self.responder.flush(reason)
-        if self.srq is not None:
+        if is_new and self.srq is not None:
             self.port.raise_event(EVENT_QP_LAST_WQE_REACHED, self)
 
     def fatal(self, reason: str) -> None:

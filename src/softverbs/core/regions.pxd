@@ -58,6 +58,7 @@ cdef class Regions:
     cdef list free
     cdef uint32_t tag
     cdef readonly uint32_t active
+    cdef readonly int windows
     cdef public uint64_t device_memory_used
 
     @cython.locals(index=uint32_t, entry=MemoryRegion)

@@ -151,6 +151,7 @@ class Regions:
         self.free: list[int] = []
         self.tag = seed & 0xFF
         self.active = 0
+        self.windows = 0
         #: Bytes of the device's own memory that are taken.
         self.device_memory_used = 0
 
@@ -165,12 +166,12 @@ class Regions:
         return entry
 
     def window(self, key: int) -> "MemoryRegion | None":
-        """The memory window that has, or had before it was bound again, the rkey ``key``; or None."""
+        """The entry of the rkey ``key``, also where a window has been bound again since and has another; or None."""
         index = key >> 8
         if index >= len(self.entries):
             return None
         entry = self.entries[index]
-        return entry if entry is not None and entry.window_type else None
+        return entry if entry is not None and (entry.window_type or entry.rkey == key) else None
 
     def translate(self, key: int, va: int, length: int, right: int, pd: ProtectionDomain, qp_num: int) -> int:
         """The address of ``length`` bytes at ``va``, or 0 where the access is refused.
@@ -415,7 +416,7 @@ class Regions:
             )
         self._unbind(region)
         if region.window_type:
-            region.pd.port.leave("memory window")
+            self.windows -= 1
         if region.device_memory is not None:
             region.device_memory.users -= 1
             region.device_memory = None
@@ -432,12 +433,11 @@ class Regions:
         window = MemoryRegion(pd, 0, 0, 0, 0, None)
         window.window_type = window_type
         window.valid = False
-        pd.port.enter("memory window", pd.port.options.max_mw)
-        try:
-            window.rkey = self._enter(window)
-        except PyverbsRDMAError:
-            pd.port.leave("memory window")
-            raise
+        most = pd.port.options.max_mw
+        if self.windows >= most:
+            raise PyverbsRDMAError(f"the device has {most} memory windows at most, and all are in use", errno.ENOMEM)
+        window.rkey = self._enter(window)
+        self.windows += 1
         return window
 
     def bind(

@@ -1,6 +1,7 @@
 cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
-from softverbs.core.completion cimport CompCntr, CompletionQueue, complete
+from softverbs.core.completion cimport CompletionQueue, complete
+from softverbs.core.counters cimport CompCntr
 from softverbs.core.connection cimport Connection
 from softverbs.core.constants cimport (
     ACCESS_LOCAL_WRITE,

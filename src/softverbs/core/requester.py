@@ -17,7 +17,7 @@ except ImportError:
     from softverbs import _cython as cython
 
 if not cython.compiled:
-    from softverbs.core.completion import CompCntr, CompletionQueue, complete
+    from softverbs.core.completion import CompletionQueue, complete
     from softverbs.core.connection import Connection
     from softverbs.core.constants import (
         ACCESS_LOCAL_WRITE,
@@ -45,6 +45,7 @@ if not cython.compiled:
         WR_SEND_WITH_IMM,
         WR_SEND_WITH_INV,
     )
+    from softverbs.core.counters import CompCntr
     from softverbs.core.egress import Egress
     from softverbs.core.headers import (
         AETH_KIND,

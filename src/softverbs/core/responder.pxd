@@ -1,7 +1,8 @@
 cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
-from softverbs.core.answers cimport Answers
-from softverbs.core.completion cimport CompCntr, CompletionQueue, complete
+from softverbs.core.answers cimport Answers, Resource
+from softverbs.core.completion cimport CompletionQueue, complete
+from softverbs.core.counters cimport CompCntr
 from softverbs.core.connection cimport Connection
 from softverbs.core.constants cimport (
     ACCESS_FLUSH_GLOBAL,
@@ -67,7 +68,7 @@ from softverbs.core.opcodes cimport (
 from softverbs.core.packets cimport ATOMIC_SIZE, FETH_LENGTH, RETH_LENGTH
 from softverbs.core.psn cimport add, diff
 from softverbs.core.regions cimport MemoryRegion
-from softverbs.core.rings cimport RQ_LENGTH, RQ_NUM_SGE, RQ_SGES, RQ_WR_ID, SGE_SIZE
+from softverbs.core.rings cimport RQ_LENGTH, RQ_NUM_SGE, RQ_SGES, RQ_WR_ID, SGE_SIZE, Ring
 from softverbs.core.srq cimport ReceiveQueue
 
 cdef uint64_t MAX_MESSAGE

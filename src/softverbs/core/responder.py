@@ -16,8 +16,8 @@ except ImportError:
 from softverbs.core.limits import MAX_SGE
 
 if not cython.compiled:
-    from softverbs.core.answers import Answers
-    from softverbs.core.completion import CompCntr, CompletionQueue, complete
+    from softverbs.core.answers import Answers, Resource
+    from softverbs.core.completion import CompletionQueue, complete
     from softverbs.core.connection import Connection
     from softverbs.core.constants import (
         ACCESS_FLUSH_GLOBAL,
@@ -38,6 +38,7 @@ if not cython.compiled:
         WC_WITH_INV,
         WC_WR_FLUSH_ERR,
     )
+    from softverbs.core.counters import CompCntr
     from softverbs.core.headers import (
         NAK_INVALID_REQUEST,
         NAK_PSN_SEQUENCE,
@@ -75,7 +76,7 @@ if not cython.compiled:
     from softverbs.core.packets import ATOMIC_SIZE, FETH_LENGTH, RETH_LENGTH
     from softverbs.core.psn import add, diff
     from softverbs.core.regions import MemoryRegion
-    from softverbs.core.rings import RQ_LENGTH, RQ_NUM_SGE, RQ_SGES, RQ_WR_ID, SGE_SIZE
+    from softverbs.core.rings import RQ_LENGTH, RQ_NUM_SGE, RQ_SGES, RQ_WR_ID, SGE_SIZE, Ring
     from softverbs.core.srq import ReceiveQueue
 
 MAX_MESSAGE = 0x80000000  # bytes, IBA 9.4
@@ -329,7 +330,7 @@ class Responder(Answers):
         packets = 1
         if length > self.connection.mtu:
             packets = (length + self.connection.mtu - 1) // self.connection.mtu
-        resource = self._remember(READ, packets)
+        resource: Resource | None = self._remember(READ, packets)
         if resource is None:
             return False
         resource.va = va
@@ -481,7 +482,7 @@ class Responder(Answers):
         That of a shared queue is taken out: other queue pairs receive meanwhile.
         """
         if self.receive == 0:
-            ring = self.receives.ring
+            ring: Ring = self.receives.ring
             if ring.head == ring.tail:
                 return 0
             slot = ring.slot(ring.head)

@@ -194,6 +194,8 @@ class UnreliableResponder(Responder):
             self.message = 0  # what was in progress misses its end: its receive waits for the next message
         if self._fits(opcode, flags, length):
             self._perform(opcode, flags, headers, payload, length, False, solicited)
+        else:
+            self._ignore()
         self.epsn = add(psn, 1)
 
     def _refuse(self, syndrome: int, event: int, reason: str) -> bool:
@@ -246,7 +248,7 @@ class DatagramResponder(UnreliableResponder):
             self._complete_receive(slot, 0, False, WC_LOC_LEN_ERR, WC_RECV, 0, 0, reason)
             self._refuse(0, EVENT_QP_FATAL, reason)
             return
-        peer.write_grh(self.grh.address, payload - headers + length + BTH_LENGTH + ICRC_SIZE)
+        peer.write_grh(self.grh.address, payload - headers + (length + 3 & ~3) + BTH_LENGTH + ICRC_SIZE)
         sges = slot + RQ_SGES
         count = load32(slot + RQ_NUM_SGE)
         if not (

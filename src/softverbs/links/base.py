@@ -9,7 +9,11 @@ The rules that every link keeps, and that tests/links/test_contract.py checks:
   as on any wire. What is lost is counted in `stats()`; nothing that the network does raises an exception.
 - `receive` never blocks and delivers a bounded number of bursts. The bytes lie in memory of the link, writable, valid
   until `Sink.receive` returns. A burst may arrive whole, in parts or frame by frame.
-- After `close`, which may be called twice, `send`, `receive` and `route` raise OSError with EBADF.
+- A destination may be a multicast GID: ff00::/8, or ::ffff:224.0.0.0/100 for IPv4 groups. Such frames reach every link
+  that has joined the group, but not the link that sends them: its port serves its own queue pairs. The ICRC covers the
+  destination, so the sink is told the group in place of the GID that the frames came to. A member that cannot take a
+  frame loses it, and nobody waits for it. The middleware's faults and captures are of what passes through the link.
+- After `close`, which may be called twice, `send`, `receive`, `route`, `join` and `leave` raise OSError with EBADF.
 - A link is not locked: its caller makes one call at a time.
 
 Time is a number of nanoseconds that the caller hands in; a link never asks a clock, but for the date in a capture file.
@@ -20,6 +24,7 @@ from __future__ import annotations
 
 import errno
 import ipaddress
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 ROCE_PORT = 4791
@@ -40,10 +45,11 @@ _MAPPED = bytes(10) + b"\xff\xff"
 class Sink(Protocol):
     """Who takes what a link receives: a port."""
 
-    def peer(self, source_gid: bytes, source_port: int, sgid_index: int, /) -> object:
+    def peer(self, source_gid: bytes, source_port: int, sgid_index: int, dgid: bytes | None = None, /) -> object:
         """Return the object that `receive` is to be given for frames from this sender. A link may keep it.
 
         source_gid: 16 bytes; source_port: the sender's UDP port; sgid_index: the local GID that the frames came to.
+        dgid: the multicast GID that they came to, and then sgid_index is of a GID that joined it; None: not multicast.
         Senders can be forged, so a link keeps a bounded number of these and asks again for those it forgot.
         """
         ...
@@ -98,9 +104,25 @@ class Link(Protocol):
         """Return what `send` needs to reach a peer; opaque, and good until the link closes.
 
         sgid_index: the local GID to send from; dgid: the peer's GID, 16 bytes; flow_label: 0 to 2^20 - 1;
-        traffic_class: 0 to 255; hop_limit: 0 to 255, where 0 means 64.
+        traffic_class: 0 to 255, DSCP and ECN; hop_limit: 0 to 255, where 0 means 64. dgid may be a multicast GID, and
+        need not be joined to send to it.
         Errors: OSError if there is no such GID here (EINVAL), or no way to the peer (ENETUNREACH and others).
         """
+        ...
+
+    def join(self, gid: bytes, sgid_index: int) -> None:
+        """Receive frames to a multicast GID from now on, where the local GID with this index is at home.
+
+        gid: 16 bytes. Joins are counted: as many calls of `leave` end it. Two GIDs of one interface that join the same
+        group get each frame once, as that of either.
+        Errors: OSError, with words: EINVAL (no multicast GID, no such index), EAFNOSUPPORT (an IPv4 group at an IPv6
+        GID, or the other way round), EOPNOTSUPP (the link knows no multicast), ENETUNREACH (its interface does not),
+        and what else the system says (EMFILE, ENOBUFS, ...).
+        """
+        ...
+
+    def leave(self, gid: bytes, sgid_index: int) -> None:
+        """Undo one `join` with the same arguments. OSError with EADDRNOTAVAIL if there was none."""
         ...
 
     def send(self, now: int, route: Any, address: int, length: int, segment: int) -> bool:
@@ -177,6 +199,14 @@ class Middleware:
         """See Link.route."""
         return self.inner.route(sgid_index, dgid, flow_label, traffic_class, hop_limit)
 
+    def join(self, gid: bytes, sgid_index: int) -> None:
+        """See Link.join."""
+        self.inner.join(gid, sgid_index)
+
+    def leave(self, gid: bytes, sgid_index: int) -> None:
+        """See Link.leave."""
+        self.inner.leave(gid, sgid_index)
+
     def send(self, now: int, route: Any, address: int, length: int, segment: int) -> bool:
         """See Link.send."""
         return self.inner.send(now, route, address, length, segment)
@@ -222,6 +252,35 @@ def address_of(gid: bytes) -> str:
 def is_ipv4(gid: bytes) -> bool:
     """Tell whether a GID stands for an IPv4 address (::ffff:a.b.c.d)."""
     return gid.startswith(_MAPPED)
+
+
+def is_multicast(gid: bytes) -> bool:
+    """Tell whether a GID stands for a group: ff00::/8 (RFC 4291), or an IPv4 address of 224.0.0.0/4 (RFC 5771)."""
+    return gid[0] == 0xFF or (gid.startswith(_MAPPED) and gid[12] >> 4 == 0xE)
+
+
+def check_join(gid: bytes, sgid_index: int, gids: Sequence[bytes]) -> None:
+    """Raise what `Link.join` is to raise for a link with these `gids`, where no system is needed to say so."""
+    check_gid(gid)
+    if not 0 <= sgid_index < len(gids):
+        raise OSError(errno.EINVAL, f"there is no GID with index {sgid_index}")
+    if not is_multicast(gid):
+        raise OSError(errno.EINVAL, f"{address_of(gid)} is no multicast address: 224.0.0.0/4 and ff00::/8 are")
+    if is_ipv4(gid) != is_ipv4(gids[sgid_index]):
+        host = address_of(gids[sgid_index])
+        raise OSError(errno.EAFNOSUPPORT, f"{host} cannot join {address_of(gid)}: one is IPv4, the other IPv6")
+
+
+def no_member_error(gid: bytes, sgid_index: int) -> OSError:
+    """Return the error of a `Link.leave` without a `Link.join`."""
+    return OSError(errno.EADDRNOTAVAIL, f"GID index {sgid_index} has not joined {address_of(gid)}")
+
+
+def peer_of(sink: Sink, source_gid: bytes, source_port: int, sgid_index: int, dgid: bytes | None) -> object:
+    """Ask the sink for its peer. Where the frames did not come to a group, a sink need not know about groups."""
+    if dgid is None:
+        return sink.peer(source_gid, source_port, sgid_index)
+    return sink.peer(source_gid, source_port, sgid_index, dgid)
 
 
 def check_gid(gid: bytes) -> None:

@@ -15,7 +15,7 @@ import ctypes
 import heapq
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypedDict, cast, get_args
 
@@ -39,6 +39,9 @@ _PROBABILITY = "a probability, 0 to 1"
 _UNITS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000, "": 1}
 
 Script = Callable[[int, bytes], "list[bytes]"]
+Judge = Callable[[str, int, bytes], "Mapping[str, int] | None"]
+"""Given "send" or "receive", the time (ns) and a frame: the faults that befall it, beside those by chance: the names of
+the settings, each with a number, which for a delay is its time (ns). None: none."""
 Direction = Literal["both", "send", "receive"]
 
 
@@ -64,6 +67,7 @@ class _Faults:
     corrupt: float
     delay: int
     script: Script | None
+    judge: Judge | None
 
 
 class _Waiting(NamedTuple):
@@ -86,7 +90,10 @@ class _Held:
 class _Lane:
     """One direction: frames go in by `put` and come out of `due`, or do not."""
 
-    def __init__(self, faults: _Faults, chance: random.Random, counters: Counter[str], mtu: int) -> None:
+    def __init__(
+        self, direction: str, faults: _Faults, chance: random.Random, counters: Counter[str], mtu: int
+    ) -> None:
+        self.direction = direction
         self.faults = faults
         self.chance = chance
         self.counters = counters
@@ -107,10 +114,12 @@ class _Lane:
         for item in [frame] if script is None else script(index, frame):
             if len(item) > _BUFFER_SIZE:
                 raise ValueError(f"no frame has {len(item)} bytes")
-            if not item or self._happens("drop"):
+            judge = self.faults.judge
+            verdict = (judge(self.direction, now, item) if judge is not None and item else None) or {}
+            if not item or self._happens("drop", verdict):
                 continue
-            for _ in range(2 if self._happens("duplicate") else 1):
-                self._put_copy(now, target, item)
+            for _ in range(2 if self._happens("duplicate", verdict) else 1):
+                self._put_copy(now, target, item, verdict)
 
     def due(self, now: int) -> _Waiting | None:
         """Return and remove the next frame whose time has come, or None."""
@@ -132,23 +141,24 @@ class _Lane:
             times.append(max(self.heap[0].due, self.retry))
         return min(times, default=None)
 
-    def _happens(self, fault: str) -> bool:
+    def _happens(self, fault: str, verdict: Mapping[str, int]) -> bool:
         likelihood: float = getattr(self.faults, fault)
-        if not likelihood or self.chance.random() >= likelihood:
+        by_chance = likelihood and self.chance.random() < likelihood
+        if not by_chance and fault not in verdict:
             return False
         self.counters[fault] += 1
         return True
 
-    def _put_copy(self, now: int, target: Any, frame: bytes) -> None:
-        if self._happens("corrupt"):
+    def _put_copy(self, now: int, target: Any, frame: bytes, verdict: Mapping[str, int]) -> None:
+        if self._happens("corrupt", verdict):
             frame = _damage(self.chance, frame, self.mtu)
         earlier = list(self.held)
-        if self._happens("reorder"):
+        if self._happens("reorder", verdict):
             self.held.append(_Held(self.chance.randint(1, _MOST_BEHIND), now + HOLD_TIME, target, frame))
             return
         due = now
-        if self.faults.delay:
-            due += self.chance.randint(0, self.faults.delay)
+        if self.faults.delay or "delay" in verdict:
+            due += verdict.get("delay", 0) + (self.chance.randint(0, self.faults.delay) if self.faults.delay else 0)
             self.counters["delay"] += 1
         self._queue(due, target, frame)
         for item in earlier:
@@ -176,12 +186,14 @@ class FaultLink(base.Middleware):
         delay: int = 0,
         direction: Direction = "both",
         script: Script | None = None,
+        judge: Judge | None = None,
     ) -> None:
         """inner: the link that does the work; seed: of the only source of chance.
 
         drop, duplicate, reorder, corrupt: probability of each for a frame, 0 to 1; delay: longest delay, ns, each as
         likely as another; direction: which frames faults befall; script: given the frame's number, from 0, over all
-        that faults may befall, and its bytes, returns the frames to go on with instead (empty ones are dropped).
+        that faults may befall, and its bytes, returns the frames to go on with instead (empty ones are dropped);
+        judge: says what befalls each of these.
         Errors: ValueError, which names what is out of range.
         """
         super().__init__(inner)
@@ -194,10 +206,10 @@ class FaultLink(base.Middleware):
             raise ValueError(f"direction is both, send or receive, not {direction}")
         names = ("frames", "drop", "duplicate", "reorder", "corrupt", "delay", "overflow")
         self._counters = Counter(dict.fromkeys(names, 0))
-        faults = _Faults(drop, duplicate, reorder, corrupt, delay, script)
+        faults = _Faults(drop, duplicate, reorder, corrupt, delay, script, judge)
         chance = random.Random(seed)
-        self._out = _Lane(faults, chance, self._counters, inner.mtu) if direction != "receive" else None
-        self._in = _Lane(faults, chance, self._counters, inner.mtu) if direction != "send" else None
+        self._out = _Lane("send", faults, chance, self._counters, inner.mtu) if direction != "receive" else None
+        self._in = _Lane("receive", faults, chance, self._counters, inner.mtu) if direction != "send" else None
         self._tap: _Tap | None = None
         self._closed = False
         self._out_buffer = (ctypes.c_char * _BUFFER_SIZE)()
@@ -292,8 +304,8 @@ class _Tap:
         self.sink = sink
         self.now = 0
 
-    def peer(self, source_gid: bytes, source_port: int, sgid_index: int, /) -> object:
-        return self.sink.peer(source_gid, source_port, sgid_index)
+    def peer(self, source_gid: bytes, source_port: int, sgid_index: int, dgid: bytes | None = None, /) -> object:
+        return base.peer_of(self.sink, source_gid, source_port, sgid_index, dgid)
 
     def receive(self, peer: object, address: int, length: int, segment: int, /) -> None:
         for start in range(0, length, segment):

@@ -3,8 +3,9 @@
 The file is classic pcap with nanoseconds (draft-ietf-opsawg-pcap) and can be read while it grows: each burst is written
 in one call. A frame is recorded when it was sent or when it arrived, and only once if it goes from this link to itself.
 
-What cannot be known is made up: Ethernet addresses, from the IP address; for frames received from a socket the
-identification, as softverbs numbers it; TTL 64, traffic class and flow label 0 of what was received.
+What cannot be known is made up: Ethernet addresses, from the IP address (for groups, that is no invention); for frames
+received from a socket the identification, as softverbs numbers it; TTL 64, traffic class and flow label 0 of what was
+received.
 """
 
 from __future__ import annotations
@@ -137,12 +138,12 @@ class _Tap:
         self.sink = sink
         self.now = 0
 
-    def peer(self, source_gid: bytes, source_port: int, sgid_index: int, /) -> object:
+    def peer(self, source_gid: bytes, source_port: int, sgid_index: int, dgid: bytes | None = None, /) -> object:
         flow = None
         if not self.link.own(source_gid, source_port):
             own = self.link.gids[sgid_index], self.link.source_ports[sgid_index]
-            flow = _Flow(source_gid, source_port, *own)
-        return _Peer(self.sink.peer(source_gid, source_port, sgid_index), flow)
+            flow = _Flow(source_gid, source_port, dgid or own[0], own[1])
+        return _Peer(base.peer_of(self.sink, source_gid, source_port, sgid_index, dgid), flow)
 
     def receive(self, peer: Any, address: int, length: int, segment: int, /) -> None:
         if peer.flow is not None:  # before the sink, which may write into the frames
@@ -169,6 +170,9 @@ def _packet(flow: _Flow, frame: bytes, identification: int) -> bytes:
 
 
 def _mac(gid: bytes) -> bytes:
+    """Return the Ethernet address of a group (RFC 1112, section 6.4; RFC 2464, section 7), or one that is made up."""
+    if base.is_multicast(gid):
+        return b"\x01\x00\x5e" + bytes([gid[13] & 0x7F]) + gid[14:] if base.is_ipv4(gid) else b"\x33\x33" + gid[12:]
     return b"\x02\x00" + gid[12:]  # locally administered
 
 

@@ -20,6 +20,14 @@ To see it again, in namespaces a and b with a veth pair between 10.77.0.1 and 10
     ip netns exec b tcpdump -ni veth-b -v udp port 4791       (shows "id 0", "id 1", ... and "flags [DF]")
 and the same with lo. tests/links/test_udp_wire.py does, where it may.
 
+The UDP source port is that of the socket, 4791, for every frame. RoCEv2 lets a sender vary it, by the flow label for
+one, so that routers spread flows over paths of equal cost. Here that would take a socket, and a port of this host, for
+each flow: no control message sets the source port, and raw sockets need privilege. Peers would not mind, since they see
+the port that they need for the ICRC; but a link that fills one path alone gains nothing. So it is not done.
+
+The flow label goes out in the IPv6 header, in sin6_flowinfo, and needs no lease (IPV6_FLOWLABEL_MGR), unless a process
+of the network namespace has leased any label for itself alone: then the kernel refuses (EINVAL) frames with labels.
+
 When a path refuses segmentation (IPsec; in older kernels also devices that cannot compute checksums), its frames go out
 one by one, each with identification 0, and for routes made from then on `identification_step` is 0.
 
@@ -31,7 +39,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import logging
-import mmap
 import os
 import socket
 import struct
@@ -40,23 +47,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from softverbs.links import base, udp_socket
+from softverbs.links.udp_endpoint import BATCH, CONTROL_WORDS, OWN, Endpoint, Inbox, coalesced, put
+from softverbs.links.udp_groups import Groups
 
-PEERS = 4096
-"""Senders remembered for each socket. Anybody can forge senders, so all are forgotten when there are more."""
-
-BATCH = 8  # datagrams per recvmmsg(); small, so that coalesced ones, of up to 64 KiB, stay in the cache
-SLOT_SIZE = 65536
 MSG_DONTWAIT = 0x40
 _TRUNCATED = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
 
-# struct mmsghdr (recvmmsg(2)) in 64-bit words, and the fields that hold 32 bits; so in all 64-bit ABIs of Linux.
-_HEADER_WORDS = 8
-_CONTROL_LENGTH, _FLAGS_32, _LENGTH_32 = 5, 12, 14
-_NAME_WORDS, _CONTROL_WORDS = 4, 8
 # A route's block, in 64-bit words: address, iovec, header for one frame, header for a burst, control messages.
 _IOV, _SINGLE, _BURST, _CONTROL = 4, 6, 13, 20
 _ROUTE_WORDS = _CONTROL + 3 * 3  # segment size, traffic class, hop limit: each CMSG_SPACE(4) of cmsg(3)
-_GRO_ID = int.from_bytes(struct.pack("=ii", socket.IPPROTO_UDP, udp_socket.UDP_GRO), sys.byteorder)
 
 _libc = ctypes.PyDLL(None, use_errno=True)
 _sendmsg, _recvmmsg, _get_errno = _libc.sendmsg, _libc.recvmmsg, ctypes.get_errno
@@ -71,77 +70,12 @@ def _cmsg(level: int, kind: int, data: bytes) -> bytes:
     return struct.pack("@Nii8s", 16 + len(data), level, kind, data)
 
 
-class _Endpoint:
-    """A socket with the memory that it receives into."""
-
-    __slots__ = ("_keep", "batches", "fd", "gid", "index", "peers", "sink", "sock", "vector", "words", "words_32")
-
-    def __init__(self, sock: socket.socket, index: int) -> None:
-        self.sock = sock
-        self.fd = sock.fileno()
-        self.index = index
-        self.gid = base.gid_of(str(sock.getsockname()[0]))
-        self.peers: dict[bytes, object] = {}
-        self.sink: base.Sink | None = None
-        name_size = 16 if sock.family == socket.AF_INET else 28
-        headers = (ctypes.c_uint64 * (BATCH * (_HEADER_WORDS + 2 + _NAME_WORDS + _CONTROL_WORDS)))()
-        data = ctypes.create_string_buffer(BATCH * SLOT_SIZE + mmap.PAGESIZE)
-        # The kernel's copy is four times slower into memory that begins 16 bytes past a page, as large blocks do.
-        first = ctypes.addressof(data) + -ctypes.addressof(data) % mmap.PAGESIZE
-        self._keep = (headers, data)
-        self.vector = ctypes.byref(headers)
-        octets = memoryview(headers).cast("B")
-        self.words, self.words_32 = octets.cast("Q"), octets.cast("I")
-        slots: list[tuple[int, int, int, memoryview, int, int]] = []
-        start = ctypes.addressof(headers)
-        for slot in range(BATCH):
-            header = slot * _HEADER_WORDS
-            iov = BATCH * _HEADER_WORDS + slot * 2
-            name = BATCH * (_HEADER_WORDS + 2) + slot * _NAME_WORDS
-            control = BATCH * (_HEADER_WORDS + 2 + _NAME_WORDS) + slot * _CONTROL_WORDS
-            address = first + slot * SLOT_SIZE
-            _put(self.words, iov, address, SLOT_SIZE)
-            name_at, iov_at, control_at = (start + word * 8 for word in (name, iov, control))
-            _put(self.words, header, name_at, name_size, iov_at, 1, control_at, _CONTROL_WORDS * 8)
-            key = octets[name * 8 : name * 8 + name_size]
-            lengths = (header * 2 + _LENGTH_32, header + _CONTROL_LENGTH, header * 2 + _FLAGS_32)
-            slots.append((*lengths, key, control, address))
-        self.batches = [slots[:count] for count in range(BATCH + 1)]  # what to look at when so many came
-
-    def peer(self, key: bytes, sink: base.Sink) -> object:
-        """Return the sink's object for the sender with socket address `key`, and remember it."""
-        if sink is not self.sink or len(self.peers) >= PEERS:
-            self.peers.clear()
-            self.sink = sink
-        gid = key[8:24] if len(key) == 28 else base.mapped_gid(key[4:8])
-        found = self.peers[key] = sink.peer(gid, int.from_bytes(key[2:4], "big"), self.index)
-        return found
-
-    def close(self) -> None:
-        """Close the socket; a route that still refers to it gets EBADF, and not whatever has the number next."""
-        self.fd = -1
-        self.sock.close()
-
-
-def _put(words: memoryview, at: int, *values: int) -> None:
-    for offset, value in enumerate(values):
-        words[at + offset] = value
-
-
-def _coalesced(endpoint: _Endpoint, control: int, length: int) -> int:
-    """Return the size of the frames in a datagram that came with a control message; 0 if that makes no sense."""
-    words = endpoint.words
-    if words[control] != 20 or words[control + 1] != _GRO_ID or not length:
-        return 0
-    return int(endpoint.words_32[control * 2 + 4])
-
-
 class _Route:
     """A destination: message headers for one frame and for a burst, ready but for address and length."""
 
     __slots__ = ("burst", "endpoint", "limit", "reported", "segment", "segmented", "single", "words")
 
-    def __init__(self, endpoint: _Endpoint, name: bytes, options: bytes, segmented: bool) -> None:
+    def __init__(self, endpoint: Endpoint, name: bytes, options: bytes, segmented: bool) -> None:
         """name: struct sockaddr; options: control messages for every frame; segmented: whether to use GSO."""
         block = (ctypes.c_uint64 * _ROUTE_WORDS)()
         start = ctypes.addressof(block)
@@ -150,8 +84,8 @@ class _Route:
         ctypes.memmove(start + _CONTROL * 8, segment + options, len(segment) + len(options))
         self.words = memoryview(block).cast("B").cast("Q")
         iov, control = start + _IOV * 8, start + _CONTROL * 8
-        _put(self.words, _SINGLE, start, len(name), iov, 1, control + len(segment), len(options))
-        _put(self.words, _BURST, start, len(name), iov, 1, control, len(segment) + len(options))
+        put(self.words, _SINGLE, start, len(name), iov, 1, control + len(segment), len(options))
+        put(self.words, _BURST, start, len(name), iov, 1, control, len(segment) + len(options))
         self.single = ctypes.byref(block, _SINGLE * 8)
         self.burst = ctypes.byref(block, _BURST * 8)
         self.endpoint = endpoint
@@ -196,7 +130,8 @@ class UdpLink:
         self._port = port
         self._closed = False
         sockets = _open(addresses, port)
-        self._endpoints = [_Endpoint(sock, index) for index, sock in enumerate(sockets)]
+        self._endpoints = [Endpoint(sock, index, Inbox(sock.family)) for index, sock in enumerate(sockets)]
+        self._groups = Groups(self._endpoints, port, gro)
         self.gids = [endpoint.gid for endpoint in self._endpoints]
         self.source_ports = [port] * len(self.gids)
         try:
@@ -211,7 +146,8 @@ class UdpLink:
         """Whether received datagrams come joined, in bursts."""
         self.frames_sent = 0
         self.frames_received = 0
-        self._counters = dict.fromkeys(("send_busy", "send_dropped", "receive_dropped", "receive_errors"), 0)
+        names = ("send_busy", "send_dropped", "receive_dropped", "receive_errors", "receive_own")
+        self._counters = dict.fromkeys(names, 0)
 
     def route(self, sgid_index: int, dgid: bytes, flow_label: int, traffic_class: int, hop_limit: int) -> object:
         """See base.Link. IPv4 has no flow label; traffic class and hop limit become its TOS and TTL."""
@@ -229,6 +165,8 @@ class UdpLink:
         own = endpoint.sock.getsockname()
         link_local = dgid[0] == 0xFE and dgid[1] & 0xC0 == 0x80
         sockaddr = (host, self._port) if len(own) == 2 else (host, self._port, 0, own[3] if link_local else 0)
+        if base.is_multicast(dgid):
+            udp_socket.set_group_options(endpoint.sock)
         udp_socket.check_path(endpoint.sock, sockaddr)
         name = udp_socket.pack_address(sockaddr, flow_label & 0xFFFFF)
         options = _options(base.is_ipv4(dgid), traffic_class & 0xFF, hop_limit & 0xFF)
@@ -258,9 +196,10 @@ class UdpLink:
 
     def receive(self, now: int, sink: base.Sink) -> int:
         """See base.Link. Takes up to BATCH datagrams, or coalesced bursts, from each socket."""
+        groups = self._groups
         delivered = 0
-        for endpoint in self._endpoints:
-            count = _recvmmsg(endpoint.fd, endpoint.vector, BATCH, MSG_DONTWAIT, None)
+        for endpoint in self._endpoints if groups.idle or not groups.readable() else groups.and_homes:
+            count = _recvmmsg(endpoint.fd, endpoint.inbox.vector, BATCH, MSG_DONTWAIT, None)
             if count > 0:
                 delivered += self._deliver(endpoint, count, sink)
             elif _get_errno() != _EAGAIN:
@@ -269,41 +208,55 @@ class UdpLink:
                 self._counters["receive_errors"] += 1
         return delivered
 
+    def join(self, gid: bytes, sgid_index: int) -> None:
+        """See base.Link, and udp_groups.py."""
+        self._check_open()
+        base.check_join(gid, sgid_index, self.gids)
+        self._groups.join(bytes(gid), sgid_index)
+
+    def leave(self, gid: bytes, sgid_index: int) -> None:
+        """See base.Link."""
+        self._check_open()
+        self._groups.leave(bytes(gid), sgid_index)
+
     def deadline(self) -> int | None:
         """Return None: only the descriptors tell."""
         return None
 
     def filenos(self) -> list[int]:
-        """Return the sockets' descriptors; none after close."""
-        return [endpoint.fd for endpoint in self._endpoints if endpoint.fd >= 0]
+        """Return the sockets' descriptors, and one for all groups that are or will be joined; none after close."""
+        return [] if self._closed else [*(endpoint.fd for endpoint in self._endpoints), self._groups.fd]
 
     def stats(self) -> dict[str, int]:
         """Return the counters.
 
         frames_sent, frames_received; send_busy: calls that the kernel could not take now; send_dropped: frames that it
         refused for good (too long for the path, unreachable, ...); receive_dropped: datagrams that were empty,
-        truncated or odd; receive_errors: errors in place of data; receive_overflows: datagrams that the kernel dropped.
+        truncated or odd; receive_errors: errors in place of data; receive_own: datagrams of this link's own to a group;
+        receive_overflows: datagrams that the kernel dropped.
         """
         own = {"frames_sent": self.frames_sent, "frames_received": self.frames_received, **self._counters}
         lost = 0 if self._closed else sum(udp_socket.overflows(endpoint.sock) for endpoint in self._endpoints)
-        return {**own, "receive_overflows": lost}
+        return {**own, "receive_overflows": lost + self._groups.overflows()}
 
     def close(self) -> None:
         """Close the sockets. A second call does nothing."""
         self._closed = True
         for endpoint in self._endpoints:
             endpoint.close()
+        self._groups.close()
 
-    def _deliver(self, endpoint: _Endpoint, count: int, sink: base.Sink) -> int:
-        words, words_32, peers = endpoint.words, endpoint.words_32, endpoint.peers
+    def _deliver(self, endpoint: Endpoint, count: int, sink: base.Sink) -> int:
+        inbox, peers = endpoint.inbox, endpoint.peers
+        words, words_32 = inbox.words, inbox.words_32
         if sink is not endpoint.sink:
             peers.clear()
         delivered = frames = 0
-        for length_at, used_at, flags_at, name, control, address in endpoint.batches[count]:
+        for length_at, used_at, flags_at, name, control, address in inbox.batches[count]:
             segment = length = words_32[length_at]
             if words[used_at]:
-                segment = _coalesced(endpoint, control, length)
-            words[used_at] = _CONTROL_WORDS * 8  # the kernel put there what it used
+                segment = coalesced(inbox, control, length)
+            words[used_at] = CONTROL_WORDS * 8  # the kernel put there what it used
             if not segment or words_32[flags_at] & _TRUNCATED:
                 self._counters["receive_dropped"] += 1
                 continue
@@ -311,6 +264,9 @@ class UdpLink:
             peer = peers.get(key)
             if peer is None:
                 peer = endpoint.peer(key, sink)
+                if peer is OWN:
+                    self._counters["receive_own"] += 1
+                    continue
             frames += 1 if segment >= length else -(-length // segment)
             delivered += 1
             sink.receive(peer, address, length, segment)
@@ -319,7 +275,7 @@ class UdpLink:
 
     def _call(self, route: _Route, address: int, length: int, segmented: bool) -> int:
         """Send one frame, or one burst, and return 0 or the error number."""
-        _put(route.words, _IOV, address, length)
+        put(route.words, _IOV, address, length)
         header = route.burst if segmented else route.single
         return 0 if _sendmsg(route.endpoint.fd, header, MSG_DONTWAIT) >= 0 else _get_errno()
 

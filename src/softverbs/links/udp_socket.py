@@ -13,11 +13,13 @@ import ipaddress
 import random
 import socket
 import struct
+from contextlib import suppress
 from typing import cast
 
 IP_MTU_DISCOVER, IPV6_MTU_DISCOVER, PMTUDISC_DO = 10, 23, 2
 IP_MTU, IPV6_MTU = 14, 24
 IPV6_AUTOFLOWLABEL, IPV6_FLOWINFO_SEND = 70, 33
+IP_MULTICAST_ALL, IPV6_MULTICAST_ALL = 49, 29
 UDP_NO_CHECK6_RX, UDP_SEGMENT, UDP_GRO = 102, 103, 104
 SO_SNDBUFFORCE, SO_RCVBUFFORCE, SO_MEMINFO = 32, 33, 55
 SIOCGIFMTU = 0x8921
@@ -120,6 +122,81 @@ def _set_options(sock: socket.socket) -> None:
             sock.setsockopt(socket.SOL_SOCKET, plain, BUFFER_SIZE)
 
 
+def interface_index(sock: socket.socket) -> int:
+    """Return the index of the interface that the socket's address is at home on. OSError if it has gone."""
+    source = sock.getsockname()
+    if sock.family == socket.AF_INET6 and source[3]:  # link-local: other interfaces may have the same address
+        return int(source[3])
+    name = interface_of(str(source[0]))
+    # An address that no list shows, such as 127.0.0.5, is this machine's by a route to lo.
+    return socket.if_nametoindex((name or b"lo").partition(b":")[0].decode())
+
+
+def set_group_options(sock: socket.socket) -> None:
+    """Have what the socket sends to multicast groups leave by the interface of its own address, and reach this host.
+
+    The hop limit is DEFAULT_HOP_LIMIT, as that of other frames; a route may have its own. See ip(7), ipv6(7).
+    Errors: OSError, with words, if there is no multicast on the interface.
+    """
+    index = interface_index(sock)
+    try:
+        if sock.family == socket.AF_INET:
+            sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, struct.pack("=4s4si", bytes(4), bytes(4), index))
+            sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, DEFAULT_HOP_LIMIT)
+            sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 1)
+        else:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_IF, index)
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_HOPS, DEFAULT_HOP_LIMIT)
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_LOOP, 1)
+    except OSError as error:
+        raise OSError(error.errno, f"no multicast from {sock.getsockname()[0]}: {error.strerror}") from None
+
+
+def open_group_socket(home: socket.socket, group: str, port: int) -> socket.socket:
+    """Return a socket that receives what is sent to `group` and `port` on the interface of `home`'s address.
+
+    It shares the address with the sockets of other members on this host. Errors: OSError, with words.
+    """
+    index = interface_index(home)
+    sockaddr: SocketAddress = (group, port) if home.family == socket.AF_INET else (group, port, 0, index)
+    check_path(home, sockaddr)  # without a way there nobody else has one either, as on lo with IPv6
+    sock = socket.socket(home.family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+    try:
+        _set_options(sock)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(sockaddr)
+        _join(sock, group, index)
+    except OSError as error:
+        sock.close()
+        reason = f"cannot join {group} at {home.getsockname()[0]}: {error.strerror}"
+        raise OSError(error.errno, reason) from None
+    return sock
+
+
+def _join(sock: socket.socket, group: str, index: int) -> None:
+    if sock.family == socket.AF_INET:
+        _try_option(sock, socket.IPPROTO_IP, IP_MULTICAST_ALL, 0)
+        sock.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, _membership(sock, group, index))
+    else:
+        _try_option(sock, socket.IPPROTO_IPV6, IPV6_MULTICAST_ALL, 0)
+        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_JOIN_GROUP, _membership(sock, group, index))
+
+
+def leave_group(sock: socket.socket, group: str, index: int) -> None:
+    """End the membership of a socket of `open_group_socket` now, though a child of fork() may still hold the socket."""
+    ipv4 = sock.family == socket.AF_INET
+    level = socket.IPPROTO_IP if ipv4 else socket.IPPROTO_IPV6
+    with suppress(OSError):  # the interface has gone, and the membership with it
+        option = socket.IP_DROP_MEMBERSHIP if ipv4 else socket.IPV6_LEAVE_GROUP
+        sock.setsockopt(level, option, _membership(sock, group, index))
+
+
+def _membership(sock: socket.socket, group: str, index: int) -> bytes:
+    """Return struct ip_mreqn or ipv6_mreq: ip(7), ipv6(7)."""
+    packed = socket.inet_pton(sock.family, group)
+    return packed + (bytes(4) if sock.family == socket.AF_INET else b"") + struct.pack("=i", index)
+
+
 def receive_buffer(sock: socket.socket) -> int:
     """Return the size of the receive buffer that was granted, bytes as the kernel counts them: socket(7)."""
     return sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
@@ -127,17 +204,17 @@ def receive_buffer(sock: socket.socket) -> int:
 
 def can_segment(sock: socket.socket) -> bool:
     """Tell whether the kernel knows UDP segmentation offload (GSO; Linux 4.18)."""
-    return _try_option(sock, UDP_SEGMENT, 0)
+    return _try_option(sock, socket.IPPROTO_UDP, UDP_SEGMENT, 0)
 
 
 def coalesce(sock: socket.socket) -> bool:
     """Ask for received datagrams to be joined (GRO; Linux 5.0). Returns whether the kernel can."""
-    return _try_option(sock, UDP_GRO, 1)
+    return _try_option(sock, socket.IPPROTO_UDP, UDP_GRO, 1)
 
 
-def _try_option(sock: socket.socket, option: int, value: int) -> bool:
+def _try_option(sock: socket.socket, level: int, option: int, value: int) -> bool:
     try:
-        sock.setsockopt(socket.IPPROTO_UDP, option, value)
+        sock.setsockopt(level, option, value)
     except OSError:
         return False
     return True
@@ -158,12 +235,21 @@ def check_path(sock: socket.socket, sockaddr: SocketAddress) -> None:
     with socket.socket(sock.family, socket.SOCK_DGRAM) as probe:
         try:
             probe.bind((source[0], 0, *source[2:]))
+            if ipaddress.ip_address(sockaddr[0].partition("%")[0]).is_multicast:
+                set_group_options(probe)
             probe.connect(sockaddr)
         except OSError as error:
-            reason = f"no way from {source[0]} to {sockaddr[0]}: {error.strerror}"
-            if str(source[0]).startswith("127."):
-                reason += "; a loopback address reaches this machine only"
-            raise OSError(error.errno, reason) from None
+            raise OSError(error.errno, _path_reason(error, str(source[0]), sockaddr[0])) from None
+
+
+def _path_reason(error: OSError, source: str, host: str) -> str:
+    reason = f"no way from {source} to {host}: {error.strerror}"
+    if ipaddress.ip_address(host.partition("%")[0]).is_multicast:
+        if source == "::1":
+            reason += "; lo has no route for IPv6 multicast, unless an administrator adds it"
+    elif source.startswith("127."):
+        reason += "; a loopback address reaches this machine only"
+    return reason
 
 
 def largest_payload(sock: socket.socket) -> int:

@@ -5,10 +5,17 @@ import errno
 import mmap
 from typing import Any
 
+from softverbs.core.errors import PyverbsRDMAError
 from softverbs.pyverbs._fields import refused
 
 HUGE_PAGE_SIZE = 0x200000
-_MAP_HUGETLB = 0x40000  # linux/mman.h; the mmap module does not have it
+# linux/mman.h; the mmap module of the older Pythons does not have them.
+_MAP_HUGETLB = 0x40000
+_MAP_NORESERVE = 0x4000
+_MADV_POPULATE_READ = 22
+_MADV_POPULATE_WRITE = 23
+_PAGE = mmap.PAGESIZE
+_USER_SPACE = 1 << 63  # no address of a process lies above
 
 
 class _PyBuffer(ctypes.Structure):
@@ -83,6 +90,77 @@ def allocate(length: int, huge: bool) -> mmap.mmap:
         return mmap.mmap(-1, size, flags=flags)
     except (OSError, OverflowError, ValueError) as error:
         raise refused(f"Failed to allocate MR buffer of size {length}: {error}", errno.ENOMEM) from None
+
+
+_madvise = ctypes.PyDLL(None).madvise  # keeps the interpreter lock: nothing is unmapped between the look and the use
+_madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+
+
+def _can_populate() -> bool:
+    """Whether the kernel has MADV_POPULATE_READ (Linux 5.14)."""
+    with mmap.mmap(-1, _PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as page, memoryview(page) as view:
+        return bool(_madvise(address_of(view), _PAGE, _MADV_POPULATE_READ) == 0)
+
+
+_populates: bool | None = None
+
+
+def populate(address: int, length: int, writing: bool) -> bool:
+    """Pages a range of addresses in, as a device with on-demand paging does; False where part of it cannot be.
+
+    :param address: first byte
+    :param length: bytes, at least 1
+    :param writing: whether it must be writable
+    """
+    global _populates
+    if _populates is None:
+        _populates = _can_populate()
+    if address + length > _USER_SPACE:
+        return False
+    if _populates:
+        start = address & -_PAGE
+        size = (address + length - start + _PAGE - 1) & -_PAGE
+        return bool(_madvise(start, size, _MADV_POPULATE_WRITE if writing else _MADV_POPULATE_READ) == 0)
+    try:
+        check_mapped(address, length, writing)
+    except PyverbsRDMAError:
+        return False
+    return True
+
+
+class Nothing:
+    """Where the bytes of null regions come from and go to: much address space, and no memory until it is written."""
+
+    def __init__(self, length: int) -> None:
+        """
+        :param length: bytes, of each
+        :raises PyverbsRDMAError: ENOMEM
+        """
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
+        try:
+            self._zeros = mmap.mmap(-1, length, flags=flags, prot=mmap.PROT_READ)
+            # Shared, since that is not accounted for before it is written.
+            flags = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
+            self._sink = mmap.mmap(-1, length, flags=flags)
+        except (OSError, OverflowError, ValueError) as error:
+            raise refused(f"no address space for a null region: {error}", errno.ENOMEM) from None
+        with memoryview(self._zeros) as view:
+            self.zeros = address_of(view)
+        with memoryview(self._sink) as view:
+            self.sink = address_of(view)
+
+
+_nothing: list[Nothing] = []
+
+
+def nothing(length: int) -> Nothing:
+    """The one for all null regions of this process, made when it is first needed.
+
+    :param length: bytes that one access may have
+    """
+    if not _nothing:
+        _nothing.append(Nothing(length))
+    return _nothing[0]
 
 
 def check_mapped(address: int, length: int, writable: bool) -> None:

@@ -111,7 +111,7 @@ def width_to_str(width: int) -> str:
     return _with_number(_WIDTHS, width, "Invalid width")
 
 
-def speed_to_str(active_speed: int, active_speed_ex: int) -> str:
+def speed_to_str(active_speed: int, active_speed_ex: int = 0) -> str:
     """``10.0 Gbps (8)`` and so on: speed of one lane.
 
     :param active_speed: the 8-bit field

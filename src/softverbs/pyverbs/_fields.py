@@ -19,13 +19,14 @@ def refused(reason: str, error_code: int = errno.EINVAL) -> PyverbsRDMAError:
 def integer(value: object, what: str, bits: int = 32, signed: bool = False) -> int:
     """``value`` as a plain integer that fits a C type; PyverbsRDMAError (EINVAL) says what does not.
 
-    :param value: an integer, or anything with ``__index__``, as an enumeration's member or NumPy's integers
+    :param value: an integer, or anything with ``__index__``, as an enumeration's member or NumPy's integers; a float
+        that is a whole number (``max_cqe / 2``), since pyverbs takes floats
     :param what: how the message calls it
     :param bits: width of the C type
     :param signed: whether the C type is signed
     """
     try:
-        number = index(value)  # type: ignore[arg-type]
+        number = int(value) if isinstance(value, float) and value.is_integer() else index(value)  # type: ignore[arg-type]
     except TypeError:
         raise refused(f"{what} is {value!r}: an integer is expected") from None
     low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)

@@ -5,12 +5,14 @@ from typing import Any
 from softverbs.pyverbs import libibverbs_enums as e
 from softverbs.pyverbs._fields import Field, flag_names, instance, integer, lines, reading
 from softverbs.pyverbs._fields import fill as _fill
+from softverbs.pyverbs._slots import CqSlot, Slot
 from softverbs.pyverbs.addr import AHAttr
-from softverbs.pyverbs.base import PyverbsObject
+from softverbs.pyverbs.base import PyverbsCM, PyverbsObject
 from softverbs.pyverbs.cq import CQ, CQEX
 from softverbs.pyverbs.pd import PD
-from softverbs.pyverbs.pyverbs_error import PyverbsUserError
+from softverbs.pyverbs.srq import SRQ
 from softverbs.pyverbs.utils import access_flags_to_str, mig_state_to_str, mtu_to_str, qp_state_to_str, qp_type_to_str
+from softverbs.pyverbs.xrcd import XRCD
 
 CAP_NAMES = ("max_send_wr", "max_recv_wr", "max_send_sge", "max_recv_sge", "max_inline_data")
 _MASK_BITS = {1: "PD", 2: "XRCD", 4: "Create Flags", 8: "Max TSO header", 16: "Indirection Table", 32: "RX hash"}
@@ -83,30 +85,12 @@ def _cap_rows(source: Any) -> tuple[tuple[str, object], ...]:
     )
 
 
-class _CqSlot:
-    """An attribute that holds a CQ or a CQEX, or None."""
-
-    def __init__(self, doc: str) -> None:
-        self.__doc__ = doc
-        self._name = ""
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    def __get__(self, obj: object, owner: type) -> Any:
-        return self if obj is None else obj.__dict__.get(self._name)
-
-    def __set__(self, obj: object, value: Any) -> None:
-        if value is not None and not isinstance(value, (CQ, CQEX)):
-            raise PyverbsUserError(f"Expected CQ/CQEX, got {type(value)}")
-        obj.__dict__[self._name] = value
-
-
 class _InitAttr(_CapFields):
     """What QPInitAttr and QPInitAttrEx have in common."""
 
-    send_cq = _CqSlot("CQ of the send queue.")
-    recv_cq = _CqSlot("CQ of the receive queue.")
+    send_cq = CqSlot("CQ of the send queue.")
+    recv_cq = CqSlot("CQ of the receive queue.")
+    srq = Slot(SRQ, "Shared receive queue instead of an own one, or None.")
     qp_type = Field("IBV_QPT_RC and so on.")
     sq_sig_all = Field("Not 0: every send work request makes a completion.", signed=True)
 
@@ -142,7 +126,7 @@ class QPInitAttr(_InitAttr):
         qp_context: object = None,
         scq: CQ | CQEX | None = None,
         rcq: CQ | CQEX | None = None,
-        srq: Any = None,
+        srq: SRQ | None = None,
         cap: QPCap | None = None,
         sq_sig_all: int = 1,
     ) -> None:
@@ -166,6 +150,8 @@ class QPInitAttrEx(_InitAttr):
     """How a QP is made from a Context, ``struct ibv_qp_init_attr_ex`` of ibv_create_qp_ex(3)."""
 
     comp_mask = Field("Which of the further fields are valid, IBV_QP_INIT_ATTR_*.")
+    pd = Slot(PD, "The protection domain.")
+    xrcd = Slot(XRCD, "The XRC domain, of a QP of type XRC_RECV.")
     create_flags = Field("IBV_QP_CREATE_* bits.")
     max_tso_header = Field("Longest header of segmented packets, bytes.", 16)
     source_qpn = Field("Number of a QP to send as.")
@@ -177,12 +163,12 @@ class QPInitAttrEx(_InitAttr):
         qp_context: object = None,
         scq: CQ | CQEX | None = None,
         rcq: CQ | CQEX | None = None,
-        srq: Any = None,
+        srq: SRQ | None = None,
         cap: QPCap | None = None,
         sq_sig_all: int = 0,
         comp_mask: int = 0,
         pd: PD | None = None,
-        xrcd: Any = None,
+        xrcd: XRCD | None = None,
         create_flags: int = 0,
         max_tso_header: int = 0,
         source_qpn: int = 0,
@@ -198,15 +184,15 @@ class QPInitAttrEx(_InitAttr):
         :param srq: shared receive queue, or None
         :param cap: sizes of the queues
         :param sq_sig_all: not 0: every send work request makes a completion
-        :param comp_mask: IBV_QP_INIT_ATTR_* bits; only PD is supported
+        :param comp_mask: IBV_QP_INIT_ATTR_* bits: which of the arguments that follow are valid
         :param pd: the protection domain
-        :param xrcd: XRC domain; not supported
-        :param create_flags: IBV_QP_CREATE_* bits; not supported
+        :param xrcd: the XRC domain, of a QP of type XRC_RECV
+        :param create_flags: IBV_QP_CREATE_* bits; none is supported
         :param max_tso_header: longest header of segmented packets, bytes; not supported
         :param source_qpn: number of a QP to send as; not supported
         :param hash_conf: receive hash; not supported
         :param ind_table: indirection table; not supported
-        :param send_ops_flags: IBV_QP_EX_WITH_* bits; not supported
+        :param send_ops_flags: IBV_QP_EX_WITH_* bits: operations of the extended interface (``QPEx``)
         """
         self._set(qp_type, qp_context, scq, rcq, srq, cap, sq_sig_all)
         self.comp_mask = comp_mask
@@ -392,3 +378,55 @@ class QPAttachCompCntrAttr(PyverbsObject):
         :param comp_mask: Extension (the structure has it, pyverbs leaves it 0): 0
         """
         _fill(self, op_mask=integer(op_mask, "op_mask"), comp_mask=comp_mask)
+
+
+class ECE(PyverbsCM):
+    """Options of a vendor that both ends of a connection must agree on, ``struct ibv_ece`` of ibv_set_ece(3)."""
+
+    vendor_id = Field("The vendor's number (IEEE OUI); 0 for none.")
+    options = Field("The vendor's options.")
+    comp_mask = Field("Which further fields are valid: none, 0.")
+
+    def __init__(self, vendor_id: int = 0, options: int = 0, comp_mask: int = 0) -> None:
+        """
+        :param vendor_id: the vendor's number; 0 for none
+        :param options: the vendor's options
+        :param comp_mask: which further fields are valid
+        """
+        self.vendor_id = vendor_id
+        self.options = options
+        self.comp_mask = comp_mask
+
+    def __str__(self) -> str:
+        rows = (("Vendor ID", self.vendor_id), ("Options", self.options), ("Comp Mask", self.comp_mask))
+        return "ECE:\n" + "".join(f"{name:22}: 0x{value:<20x}\n" for name, value in rows)
+
+
+class QPRateLimitAttr(PyverbsObject):
+    """Limits of the rate that a QP sends at, ``struct ibv_qp_rate_limit_attr`` of ibv_modify_qp_rate_limit(3)."""
+
+    rate_limit = Field("kbit/s; 0 for none.")
+    max_burst_sz = Field("Longest burst, bytes.")
+    typical_pkt_sz = Field("Typical packet, bytes.", 16)
+    comp_mask = Field("Which further fields are valid: none, 0.")
+
+    def __init__(self, rate_limit: int = 0, max_burst_sz: int = 0, typical_pkt_sz: int = 0, comp_mask: int = 0) -> None:
+        """
+        :param rate_limit: kbit/s; 0 for none
+        :param max_burst_sz: longest burst, bytes
+        :param typical_pkt_sz: typical packet, bytes
+        :param comp_mask: which further fields are valid
+        """
+        self.rate_limit = rate_limit
+        self.max_burst_sz = max_burst_sz
+        self.typical_pkt_sz = typical_pkt_sz
+        self.comp_mask = comp_mask
+
+    def __str__(self) -> str:
+        return lines(
+            22,
+            ("Rate limit (kbps)", self.rate_limit),
+            ("Max burst size", self.max_burst_sz),
+            ("Typical packet size", self.typical_pkt_sz),
+            ("Comp mask", self.comp_mask),
+        )

@@ -1,16 +1,24 @@
 """Addresses: GID, global route, address vector."""
 
-import errno
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from softverbs.core.address import AddressHandle, AddressVector
+from softverbs.core.wr import WC
 from softverbs.pyverbs._fields import Field, instance, lines, refused
-from softverbs.pyverbs.base import PyverbsCM, PyverbsObject
+from softverbs.pyverbs._grh import header_bytes, packed, route_of
+from softverbs.pyverbs.base import PyverbsObject, PyverbsRDMAError, Resource
+from softverbs.pyverbs.libibverbs_enums import IBV_WC_GRH as _WC_GRH
 from softverbs.pyverbs.pd import PD
 from softverbs.pyverbs.pyverbs_error import PyverbsUserError
 from softverbs.pyverbs.utils import gid_str_to_array
 
+if TYPE_CHECKING:
+    from softverbs.pyverbs.device import Context
+
 _ZERO = bytes(16)
+#: Members of an AHAttr that the device uses as they are.
+_VECTOR = ("sgid_index", "flow_label", "hop_limit", "traffic_class", "sl", "port_num", "static_rate")
 
 
 def gid_bytes(val: str) -> bytes:
@@ -235,6 +243,21 @@ class AHAttr(PyverbsObject):
         twin.__dict__.update(self.__dict__)
         return twin
 
+    def _vector(self) -> AddressVector:
+        """The same for the core."""
+        route = {name: getattr(self, name) or 0 for name in _VECTOR}
+        return AddressVector(self._dgid, is_global=bool(self.is_global), **route)
+
+    @classmethod
+    def _of(cls, vector: AddressVector) -> "AHAttr":
+        """What the core reports."""
+        attr = cls(is_global=0)
+        attr.is_global = int(vector.is_global)
+        attr._dgid = vector.dgid
+        for name in _VECTOR:
+            setattr(attr, name, getattr(vector, name))
+        return attr
+
     @property
     def raw_dgid(self) -> bytes:
         """Extension: the destination GID, 16 bytes."""
@@ -274,19 +297,87 @@ def _route_rows(
     )
 
 
-class AH(PyverbsCM):
-    """An address handle (ibv_create_ah(3)). It comes with QPs of type UD: until then it is refused."""
+class AH(Resource):
+    """An address handle (ibv_create_ah(3)): where a datagram goes. A work request names one (``SendWR.set_wr_ud``)."""
+
+    _kind = "AH"
 
     def __init__(self, pd: PD, **kwargs: Any) -> None:
         """
         :param pd: the protection domain
-        :param kwargs: ``attr`` (AHAttr), or ``wc``, ``grh`` and ``port_num``
-        :raises PyverbsRDMAError: EOPNOTSUPP
+        :param kwargs:
+            * ``attr``: where it leads, an AHAttr, ``is_global`` not 0
+            * or ``wc``, ``grh`` and ``port_num``: the way back to the sender of a datagram (ibv_create_ah_from_wc(3)):
+              its completion; the global route header in front of it (the address of the receive buffer; Extension: a
+              GRH, or 40 bytes); the port that it came to
+        :raises PyverbsRDMAError: EINVAL where this port cannot send there, ENOMEM, EFAULT where ``grh`` is no memory
         """
+        what = "Failed to create AH"
         instance(pd, PD, "AH pd")
-        raise refused(
-            "Failed to create AH: address handles serve QPs of type UD, and those do not exist yet", errno.EOPNOTSUPP
-        )
+        context = pd._context
+        if context is None:
+            raise pd._closed()
+        attr = _wanted(context, kwargs)
+        with pd._guard(what) as device:
+            self._pd: PD | None = pd
+            self._start(context, AddressHandle(device.port, pd._open(), attr._vector()))
+            pd._ahs.add(self)
+
+    def _forget(self) -> None:
+        super()._forget()
+        self._pd = None
+
+    @property
+    def handle(self) -> int:
+        """Extension (``handle`` of ``struct ibv_ah``): the device's number for it."""
+        return int(self._open().handle)
+
+
+_FROM_WC = ("wc", "grh", "port_num")
+
+
+def _wanted(context: "Context", kwargs: dict[str, Any]) -> AHAttr:
+    """What the arguments of AH say."""
+    unknown = kwargs.keys() - {"attr", *_FROM_WC}
+    if unknown:
+        raise PyverbsUserError(f"AH has no argument {', '.join(sorted(unknown))}")
+    if kwargs.keys() == {"attr"}:
+        instance(kwargs["attr"], AHAttr, "AH attr")
+        attr: AHAttr = kwargs["attr"]
+        return attr
+    if kwargs.keys() != set(_FROM_WC):
+        raise PyverbsUserError("AH needs either attr, or all of wc, grh and port_num")
+    return way_back(context, kwargs["port_num"], kwargs["wc"], kwargs["grh"], "Failed to create AH: ")
+
+
+def way_back(context: "Context", port_num: int, wc: WC, grh: Any, what: str) -> AHAttr:
+    """The address vector that leads to the sender of a datagram (ibv_init_ah_from_wc(3)).
+
+    :param context: the context that it came to
+    :param port_num: the port that it came to
+    :param wc: its completion
+    :param grh: the header in front of it: an address, a GRH or 40 bytes; not looked at where ``wc`` says there is none
+    :param what: how messages begin
+    :raises PyverbsRDMAError: EINVAL where the header is none, or was not sent to a GID of the port; EFAULT
+    """
+    instance(wc, WC, f"{what}wc")
+    attr = AHAttr(wc.slid, wc.sl, wc.dlid_path_bits, port_num=port_num)
+    if not wc.wc_flags & _WC_GRH:
+        return attr
+    raw = packed(grh) if isinstance(grh, GRH) else header_bytes(grh, f"{what}grh")
+    try:
+        route = route_of(raw)
+    except PyverbsRDMAError as error:
+        raise refused(what + error.reason) from None
+    attr.is_global = 1
+    attr._dgid = route.peer
+    attr.flow_label, attr.hop_limit, attr.traffic_class = route.flow_label, route.hop_limit, route.traffic_class
+    gids = [bytes(gid) for gid in context._device().link.gids]
+    if route.to in gids:
+        attr.sgid_index = gids.index(route.to)
+    elif not route.to_many:
+        raise refused(f"{what}the datagram was sent to {gid_text(route.to)}, which is no GID of port {port_num}")
+    return attr
 
 
 def host_order(half: bytes) -> int:

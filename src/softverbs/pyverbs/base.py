@@ -43,8 +43,12 @@ def close_weakrefs(iterables: Iterable["weakref.WeakSet[Any] | None"]) -> None:
             continue
         alive = list(members)
         members.clear()
-        for member in alive:
-            member.close()
+        for number, member in enumerate(alive):
+            try:
+                member.close()
+            except BaseException:
+                members.update(alive[number:])  # those that are still open are still its children
+                raise
 
 
 class PyverbsObject:
@@ -85,15 +89,21 @@ class Guard:
     which is bad input that nobody named, becomes EINVAL.
     """
 
-    __slots__ = ("device", "what")
+    __slots__ = ("device", "facts", "subject", "what")
 
-    def __init__(self, device: "Device", what: str) -> None:
+    def __init__(
+        self, device: "Device", what: str, subject: "Resource | None" = None, facts: dict[str, Any] | None = None
+    ) -> None:
         """
         :param device: whose lock is taken; it must be alive and of this process
         :param what: what failed, if it fails
+        :param subject: the object that is called
+        :param facts: what a fault on demand may ask for (docs/faults.md), and ``verb``, where ``what`` does not tell
         """
         self.device = device
         self.what = what
+        self.subject = subject
+        self.facts = facts
 
     def __enter__(self) -> "Device":
         device = self.device
@@ -101,7 +111,23 @@ class Guard:
         device.lock.acquire()
         for _ in range(len(device.deferred)):  # what is garbage must not keep busy what is about to be closed
             device.deferred.popleft()()
+        if device.verb_faults is not None:
+            self._let_fail(device)
         return device
+
+    def _let_fail(self, device: "Device") -> None:
+        """Asks the plan of faults about this call; where it is to fail, the lock is given back first."""
+        from softverbs.pyverbs._verb_names import facts_of, verb_of
+
+        facts = dict(self.facts or ())
+        verb = facts.pop("verb", None)
+        try:
+            device.verb_faults.on_call(
+                verb_of(self.what) if verb is None else verb, {**facts_of(self.subject), **facts}
+            )
+        except BaseException as error:
+            device.lock.release()
+            raise reworded(error, self.what) or error from None
 
     def __exit__(
         self, exc_type: type[BaseException] | None, exc_value: BaseException | None, traceback: TracebackType | None
@@ -177,12 +203,13 @@ class Resource(PyverbsCM):
             raise self._closed()
         return self._core
 
-    def _guard(self, what: str) -> Guard:
+    def _guard(self, what: str, **facts: Any) -> Guard:
         """The lock for one call; EINVAL when closed.
 
-        :param what: what failed, if it fails
+        :param what: what failed, if it fails; it tells the verb too (``_verb_names``)
+        :param facts: see Guard
         """
-        return Guard(self._device(), what)
+        return Guard(self._device(), what, self, facts)
 
     def close(self) -> None:
         """Closes its children, then itself. Twice does nothing.

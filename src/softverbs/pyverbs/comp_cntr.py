@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from softverbs.core.completion import CompCntr as _Counter
+from softverbs.core.counters import CompCntr as _Counter
 from softverbs.pyverbs._bell import Bell, setter
 from softverbs.pyverbs._fields import fill as _fill
 from softverbs.pyverbs._fields import instance, integer, reading, refused
@@ -40,6 +40,7 @@ class CompCntr(Resource):
     """
 
     _kind = "completion counter"
+    _verb = "create_comp_cntr"
     _hot = {"_read": "read", "_read_err": "read_err", "_read_pair": "read_pair"}  # noqa: RUF012
     _read: Callable[[], int]
     _read_err: Callable[[], int]
@@ -53,7 +54,7 @@ class CompCntr(Resource):
         """
         instance(ctx, Context, "CompCntr ctx")
         instance(attr, CompCntrInitAttr, "CompCntr attr")
-        with ctx._guard("Failed to create comp_cntr") as device:
+        with ctx._guard("Failed to create comp_cntr", verb=self._verb) as device:
             core = _Counter(device.port, ctx._core, attr.comp_mask, attr.cntr_type, attr.flags)
             core.user = weakref.ref(self)
             self._start(ctx, core)

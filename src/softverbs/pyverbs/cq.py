@@ -11,21 +11,24 @@ from softverbs.core.completion import CompletionQueue
 from softverbs.core.wr import WC as WC
 from softverbs.pyverbs import libibverbs_enums as e
 from softverbs.pyverbs._bell import Bell, readable
+from softverbs.pyverbs._cq_attr import IBV_CQ_ATTR_MODERATE as IBV_CQ_ATTR_MODERATE
+from softverbs.pyverbs._cq_attr import TIMESTAMPS
+from softverbs.pyverbs._cq_attr import CqInitAttrEx as CqInitAttrEx
+from softverbs.pyverbs._cq_attr import ModifyCqAttr as ModifyCqAttr
+from softverbs.pyverbs._cq_attr import PollCqAttr as PollCqAttr
+from softverbs.pyverbs._cq_attr import WcTmInfo as WcTmInfo
 from softverbs.pyverbs._cq_text import cqe_flags_to_str as cqe_flags_to_str
 from softverbs.pyverbs._cq_text import cqe_opcode_to_str as cqe_opcode_to_str
 from softverbs.pyverbs._cq_text import cqe_status_to_str as cqe_status_to_str
 from softverbs.pyverbs._cq_text import create_wc_flags_to_str as create_wc_flags_to_str
 from softverbs.pyverbs._cq_text import flags_to_str as flags_to_str
-from softverbs.pyverbs._fields import Field, instance, integer, lines, refused
-from softverbs.pyverbs.base import Children, PyverbsObject, Resource, reworded
+from softverbs.pyverbs._fields import instance, integer, lines, refused
+from softverbs.pyverbs.base import Children, Resource, reworded
 from softverbs.pyverbs.device import Context
-from softverbs.pyverbs.pd import PD
+from softverbs.pyverbs.pd import PD, RESOURCE_CQ, ParentDomain
 from softverbs.pyverbs.pyverbs_error import PyverbsRDMAError
 
-_KNOWN_COMP_MASK = e.IBV_CQ_INIT_ATTR_MASK_FLAGS | e.IBV_CQ_INIT_ATTR_MASK_PD
-_KNOWN_FLAGS = e.IBV_CREATE_CQ_ATTR_SINGLE_THREADED | e.IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN
-_TIMESTAMPS = e.IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | e.IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK
-_SUPPORTED_WC = e.IBV_WC_STANDARD_FLAGS | _TIMESTAMPS
+_NS_PER_US = 1000
 
 
 class CompChannel(Resource):
@@ -67,14 +70,19 @@ class CompChannel(Resource):
         :param expected_cq: whose event it must be; None (an extension): any CQ's
         :raises PyverbsRDMAError: EAGAIN; EINVAL for an event of another CQ, which is read all the same
         """
-        device = self._device()
-        device.check()
         taken: list[Any] = []
-        with device.lock:
-            if not self._take(taken):
-                device.progress()
+        device = self._device()
+        if device.port.failure is None:
+            with self._guard("Failed to get CQ event"):
+                if not self._take(taken):
+                    device.progress()
+                    self._take(taken)
+        else:  # of a device that was removed, events that are there can be read
+            device._check_open()
+            with device.lock:
                 self._take(taken)
         if not taken:
+            device.check()
             if not self._bell.blocking():
                 raise refused("Failed to get CQ event: there is none", errno.EAGAIN)
             device.wait_until(lambda: self._take(taken), None)
@@ -116,30 +124,57 @@ class _Queue(Resource):
     """What CQ and CQEX have in common."""
 
     _kind = "CQ"
+    _verb = "create_cq"
     _children = ("_qps", "_srqs")
     _qps: Children
     _srqs: Children
 
+    _placed: Any = None
+
     def _make(
-        self, context: Context, cqe: int, cq_context: object, channel: CompChannel | None, comp_vector: int, flags: int
+        self,
+        context: Context,
+        cqe: int,
+        cq_context: object,
+        channel: CompChannel | None,
+        comp_vector: int,
+        flags: int,
+        domain: "ParentDomain | None" = None,
     ) -> None:
-        """Creates the queue; the arguments are those of ibv_create_cq(3)."""
+        """Creates the queue; the arguments are those of ibv_create_cq(3), and a parent domain, whose memory it uses."""
         instance(context, Context, f"{type(self).__name__} context")
         cqe = integer(cqe, "cqe", signed=True)
         comp_vector = integer(comp_vector, "comp_vector", signed=True)
+        what = "Failed to create a CQ"
         if channel is not None:
             instance(channel, CompChannel, "channel")
-            if channel._open() and channel._context is not context:
-                raise refused("Failed to create a CQ: the channel belongs to another context")
-        with context._guard("Failed to create a CQ") as device:
+            if channel._open() and _of_another(channel, context):
+                raise refused(f"{what}: the channel belongs to another context")
+        if domain is not None and domain._open() and _of_another(domain, context):
+            raise refused(f"{what}: the parent domain belongs to another context")
+        with context._guard(what, verb=self._verb, size=cqe) as device:
             channel_core = None if channel is None else channel._open()
             core = CompletionQueue(device.port, context._core, cqe, cq_context, channel_core, comp_vector, flags)
+            if domain is not None:
+                self._placed = domain._place(RESOURCE_CQ, core)
             core.user = weakref.ref(self)
             self._channel = channel
             self._start(context, core)
             context._cqs.add(self)
             if channel is not None:
                 channel._cqs.add(self)
+            if domain is not None:
+                domain._cqs.add(self)
+
+    def _remains(self) -> Any:
+        return self._core, self._placed
+
+    @staticmethod
+    def _bury(remains: Any) -> None:
+        core, placed = remains
+        core.close()
+        if placed is not None:
+            placed.release()
 
     def _before_destroy(self) -> None:
         core = self._open()
@@ -155,7 +190,7 @@ class _Queue(Resource):
 
     def _forget(self) -> None:
         super()._forget()
-        self._channel = None
+        self._channel = self._placed = None
 
     @property
     def handle(self) -> int:
@@ -191,14 +226,48 @@ class _Queue(Resource):
             self._open().ack(count)
 
     def resize(self, cqe: int) -> None:
-        """Changes how many entries it holds (ibv_resize_cq(3)); what waits to be polled stays.
+        """Changes how many entries it holds (ibv_resize_cq(3)); what waits to be polled stays. What is due by now
+        counts as waiting.
 
         :param cqe: entries, at least; ``cqe`` tells the actual number
         :raises PyverbsRDMAError: EINVAL where it is out of range, or less than what waits
         """
         count = integer(cqe, "cqe", signed=True)
-        with self._guard("Failed to resize CQ"):
+        with self._guard("Failed to resize CQ") as device:
+            device.progress()
             self._open().resize(count)
+            if self._placed is not None:
+                self._placed.again()
+
+    def modify(self, attr: ModifyCqAttr) -> None:
+        """Extension (ibv_modify_cq(3), which pyverbs has not): event moderation. A completion that is due an event
+        waits until there are ``cq_count`` of them, or ``cq_period`` has passed since the first.
+
+        :param attr: what is changed
+        :raises PyverbsRDMAError: EINVAL for unknown bits of ``attr_mask``
+        """
+        what = "Failed to modify CQ"
+        instance(attr, ModifyCqAttr, "attr")
+        unknown = attr.attr_mask & ~IBV_CQ_ATTR_MODERATE
+        if unknown:
+            raise refused(f"{what}: attr_mask bits {unknown:#x} are not known")
+        with self._guard(what, verb="modify_cq"):
+            core = self._open()
+            if attr.attr_mask:
+                core.moderate(attr.cq_count, attr.cq_period * _NS_PER_US)
+
+    def statistics(self) -> dict[str, int]:
+        """Extension: counts since it was made: completions, errors of them, lost by overrun, purged with their QP,
+        events; and how many completions wait to be polled.
+        """
+        with self._guard("Failed to read the statistics of a CQ", verb=""):
+            return dict(self._open().statistics())
+
+
+def _of_another(resource: Resource, context: Context) -> bool:
+    """Whether an object belongs to another context, and not to one that shares its objects by import."""
+    owner = resource._context
+    return owner is not None and owner._core is not context._core
 
 
 class CQ(_Queue):
@@ -271,76 +340,14 @@ class CQ(_Queue):
         return "CQ\n" + lines(22, ("Handle", self.handle), ("CQEs", self.cqe))
 
 
-class CqInitAttrEx(PyverbsObject):
-    """How an extended CQ is made, ``struct ibv_cq_init_attr_ex`` of ibv_create_cq_ex(3)."""
-
-    cqe = Field("Entries, at least.")
-    comp_vector = Field("Completion vector.")
-    wc_flags = Field("IBV_WC_EX_* bits: what can be read of a completion.", 64)
-    comp_mask = Field("Which of the next fields are valid, IBV_CQ_INIT_ATTR_MASK_*.")
-    flags = Field("IBV_CREATE_CQ_ATTR_* bits.")
-
-    def __init__(
-        self,
-        cqe: int = 100,
-        channel: CompChannel | None = None,
-        comp_vector: int = 0,
-        wc_flags: int = 0,
-        comp_mask: int = 0,
-        flags: int = 0,
-        parent_domain: PD | None = None,
-    ) -> None:
-        """
-        :param cqe: entries, at least
-        :param channel: where events go; None: there are none
-        :param comp_vector: completion vector
-        :param wc_flags: IBV_WC_EX_* bits: what can be read of a completion
-        :param comp_mask: IBV_CQ_INIT_ATTR_MASK_* bits: whether ``flags`` and ``parent_domain`` are valid
-        :param flags: IBV_CREATE_CQ_ATTR_* bits
-        :param parent_domain: refused when the CQ is made: there are no parent domains
-        """
-        self.cqe = cqe
-        self.comp_channel = channel
-        self.comp_vector = comp_vector
-        self.wc_flags = wc_flags
-        self.comp_mask = comp_mask
-        self.flags = flags
-        self.parent_domain = parent_domain
-        #: Anything; the CQ returns it.
-        self.cq_context: object = None
-
-    def __str__(self) -> str:
-        return lines(
-            22,
-            ("Number of CQEs", self.cqe),
-            ("WC flags", create_wc_flags_to_str(self.wc_flags)),
-            ("comp mask", self.comp_mask),
-            ("flags", self.flags),
-        )
-
-    def _checked_flags(self) -> int:
-        """The creation flags; EINVAL or EOPNOTSUPP where the attributes cannot be had."""
-        unknown = self.comp_mask & ~_KNOWN_COMP_MASK
-        if unknown:
-            raise refused(f"Failed to create extended CQ: comp_mask bits {unknown:#x} are not known")
-        if self.comp_mask & e.IBV_CQ_INIT_ATTR_MASK_PD or self.parent_domain is not None:
-            raise refused("Failed to create extended CQ: parent_domain is a plain protection domain")
-        flags = self.flags if self.comp_mask & e.IBV_CQ_INIT_ATTR_MASK_FLAGS else 0
-        if flags & ~_KNOWN_FLAGS:
-            raise refused(f"Failed to create extended CQ: flags {flags & ~_KNOWN_FLAGS:#x} are not known")
-        unsupported = self.wc_flags & ~_SUPPORTED_WC
-        if unsupported:
-            names = create_wc_flags_to_str(unsupported).strip() or f"{unsupported:#x}"
-            raise refused(f"Failed to create extended CQ: wc_flags {names}: not supported", errno.EOPNOTSUPP)
-        return flags
-
-
 class CQEX(_Queue):
     """An extended completion queue, ``struct ibv_cq_ex`` (ibv_create_cq_ex(3)).
 
     ``start_poll`` makes the oldest completion the current one, ``poll_next`` the one after it, ``end_poll`` ends the
     batch. Between them ``status``, ``wr_id`` and the ``read_`` methods tell of the current completion.
     """
+
+    _verb = "create_cq_ex"
 
     def __init__(self, context: Context, init_attr: CqInitAttrEx | None = None) -> None:
         """
@@ -351,6 +358,7 @@ class CQEX(_Queue):
         attr = CqInitAttrEx() if init_attr is None else init_attr
         instance(attr, CqInitAttrEx, "CQEX init_attr")
         flags = attr._checked_flags()
+        domain = self._domain(attr)
         self._wc_flags = attr.wc_flags
         self._current: WC | None = None
         self._timestamp = 0
@@ -358,8 +366,20 @@ class CQEX(_Queue):
         # A batch belongs to one thread, unless the application has promised to have only one.
         self._batch = threading.Lock()
         self._poller = 0
-        self._single = bool(flags & e.IBV_CREATE_CQ_ATTR_SINGLE_THREADED)
-        self._make(context, attr.cqe, attr.cq_context, attr.comp_channel, attr.comp_vector, flags)
+        in_thread = domain is not None and domain.td is not None
+        self._single = in_thread or bool(flags & e.IBV_CREATE_CQ_ATTR_SINGLE_THREADED)
+        self._make(context, attr.cqe, attr.cq_context, attr.comp_channel, attr.comp_vector, flags, domain)
+
+    @staticmethod
+    def _domain(attr: CqInitAttrEx) -> "ParentDomain | None":
+        """The parent domain to use, if any."""
+        domain = attr.parent_domain
+        if domain is None:
+            return None
+        if not isinstance(domain, ParentDomain):
+            kind = "a plain protection domain" if isinstance(domain, PD) else type(domain).__name__
+            raise refused(f"Failed to create extended CQ: parent_domain is {kind}: ParentDomain is expected")
+        return domain if attr.comp_mask & e.IBV_CQ_INIT_ATTR_MASK_PD else None
 
     def _forget(self) -> None:
         super()._forget()
@@ -416,11 +436,13 @@ class CQEX(_Queue):
 
     def _advance(self) -> bool:
         """Makes the next completion the current one; whether there is one."""
-        core = self._open()
-        with self._guard("Failed to poll CQ") as device:
+        device = self._device()
+        device._check_open()
+        with device.lock:  # no more than that: of a device that was removed, completions that are there can be polled
+            core = self._open()
             if not core.count():
                 core.poll(0)
-            if self._wc_flags & _TIMESTAMPS and core.count():
+            if self._wc_flags & TIMESTAMPS and core.count():
                 self._timestamp = core.timestamp()
                 self._wall_clock = self._timestamp + device.wall_clock_offset()
             found = core.poll(1)
@@ -520,17 +542,14 @@ class CQEX(_Queue):
         return "Extended CQ:\n" + lines(22, ("Handle", self.handle), ("CQEs", self.cqe))
 
 
-class PollCqAttr(PyverbsObject):
-    """What ``start_poll`` may be asked, ``struct ibv_poll_cq_attr``; nothing so far."""
-
-    comp_mask = Field("Which further fields are valid: none, 0.")
-
-
-class WcTmInfo(PyverbsObject):
-    """Tag-matching information of a completion, ``struct ibv_wc_tm_info``."""
-
-    tag = Field("Tag of the message.", 64)
-    priv = Field("Opaque data of the message.")
-
-
-__all__ = ["CQ", "CQEX", "WC", "CompChannel", "CqInitAttrEx", "PollCqAttr", "PyverbsRDMAError", "WcTmInfo"]
+__all__ = [
+    "CQ",
+    "CQEX",
+    "WC",
+    "CompChannel",
+    "CqInitAttrEx",
+    "ModifyCqAttr",
+    "PollCqAttr",
+    "PyverbsRDMAError",
+    "WcTmInfo",
+]

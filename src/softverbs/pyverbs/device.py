@@ -1,6 +1,8 @@
 """Devices: the list of them, an open one (Context), what it reports about itself, and its asynchronous events."""
 
+import contextlib
 import errno
+import os
 import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Any
@@ -8,7 +10,10 @@ from typing import TYPE_CHECKING, Any
 from softverbs.core import limits
 from softverbs.device import Device as SoftDevice
 from softverbs.device import default_device
+from softverbs.pyverbs import _device_query as _query
 from softverbs.pyverbs import libibverbs_enums as e
+from softverbs.pyverbs._async_event import AsyncEvent as AsyncEvent
+from softverbs.pyverbs._async_event import Dispatcher
 from softverbs.pyverbs._bell import Bell
 from softverbs.pyverbs._device_attr import CompCntrCaps as CompCntrCaps
 from softverbs.pyverbs._device_attr import CQModerationCaps as CQModerationCaps
@@ -39,17 +44,14 @@ from softverbs.pyverbs._device_text import translate_port_cap_flags as translate
 from softverbs.pyverbs._device_text import translate_port_cap_flags2 as translate_port_cap_flags2
 from softverbs.pyverbs._device_text import translate_transport_type as translate_transport_type
 from softverbs.pyverbs._device_text import width_to_str as width_to_str
-from softverbs.pyverbs._fields import fill, instance, integer, lines, reading, refused
-from softverbs.pyverbs.base import Children, PyverbsObject, Resource
+from softverbs.pyverbs._fd_arr import FdArr as FdArr
+from softverbs.pyverbs._fields import fill, instance, integer, refused
+from softverbs.pyverbs._identity import Identity, imported
+from softverbs.pyverbs.base import Children, Guard, PyverbsObject, Resource
 from softverbs.pyverbs.pyverbs_error import PyverbsRDMAError, PyverbsUserError
-from softverbs.pyverbs.utils import be64toh
 
 if TYPE_CHECKING:
     from softverbs.pyverbs.addr import GID
-
-_PORT = 1  # the only one
-_NS_PER_S = 10**9
-_CAPABILITIES = e.IBV_DEVICE_RC_RNR_NAK_GEN | e.IBV_DEVICE_CURR_QP_STATE_MOD | e.IBV_DEVICE_MEM_MGT_EXTENSIONS
 
 
 class Device(PyverbsObject):
@@ -101,29 +103,6 @@ class Device(PyverbsObject):
         )
 
 
-class _Identity:
-    """What the core knows of a context: objects of one context have the same."""
-
-    __slots__ = ()
-
-
-class _Dispatcher:
-    """Hands the port's asynchronous events to the contexts they concern. The port calls it with the lock held."""
-
-    def __init__(self) -> None:
-        self.contexts: weakref.WeakSet[Context] = weakref.WeakSet()
-
-    def __call__(self, event_type: int, element: object) -> None:
-        user = getattr(element, "user", None)
-        owner = user() if user is not None else None
-        if owner is not None:
-            if owner._context is not None:
-                owner._context._deliver(event_type, user)
-        elif user is None:
-            for context in list(self.contexts):
-                context._deliver(event_type, None)
-
-
 class _Closer:
     """Closes a context when its device is closed, if the context is still there."""
 
@@ -142,43 +121,58 @@ class Context(Resource):
     """An open device, ``struct ibv_context`` (ibv_open_device(3))."""
 
     _kind = "context"
-    _children = ("_qps", "_ccs", "_cqs", "_pds", "_comp_cntrs")
+    _children = ("_qps", "_ccs", "_cqs", "_dms", "_pds", "_xrcds", "_tds", "_comp_cntrs")
     _qps: Children
     _ccs: Children
     _cqs: Children
+    _dms: Children
     _pds: Children
+    _xrcds: Children
+    _tds: Children
     _comp_cntrs: Children
 
     def __init__(self, **kwargs: Any) -> None:
         """
         :param kwargs:
             * ``name``: the device's name, as in ``get_device_list()``
+            * ``cmd_fd``: a duplicate of another context's ``cmd_fd``: the device is imported
+              (ibv_import_device(3)), and objects of that context can be imported here; closing this context closes
+              the descriptor
+            * ``cmid``: a CMID that has a device; its own context's objects and those of this one work together
             * ``device``: Extension: a ``softverbs.device.Device`` to open instead of a name
-            * ``attr``, ``cmid``, ``cmd_fd``: pyverbs has them; refused with EOPNOTSUPP
+            * ``attr``: pyverbs has it; refused with EOPNOTSUPP: there are no other providers
         :raises PyverbsUserError: without a name
-        :raises PyverbsRDMAError: ENODEV where no device has the name
+        :raises PyverbsRDMAError: ENODEV where no device has the name, or ``cmd_fd`` is of no context of this process;
+            EBADF
         """
-        for other in ("attr", "cmid", "cmd_fd"):
-            if kwargs.get(other) is not None:
-                raise refused(f"Failed to open device: Context({other}=...) is not supported", errno.EOPNOTSUPP)
         unknown = kwargs.keys() - {"name", "device", "attr", "cmid", "cmd_fd"}
         if unknown:
             raise PyverbsUserError(f"Context has no argument {', '.join(sorted(unknown))}")
+        if kwargs.get("attr") is not None:
+            raise refused("Failed to open device: Context(attr=...) is not supported", errno.EOPNOTSUPP)
+        self._cmd_fd = -1
         #: Extension: the device that is open.
-        self.device = _find(kwargs.get("name"), kwargs.get("device"))
-        self.device.check()
+        self.device, identity = _chosen(kwargs)
+        with Guard(self.device, "Failed to open device"):
+            pass  # a device that is gone is refused, and so is what a plan of faults makes fail
         self._name = self.device.name
         self._bell = Bell()
         self._events: deque[tuple[int, weakref.ref[Resource] | None]] = deque()
-        self._start(self, _Identity())
+        self._start(self, identity)
         self._context = None  # a reference to itself would leave it to the garbage collector
+        identity.contexts.add(self)
+        if kwargs.get("cmd_fd") is not None:
+            self._cmd_fd = int(kwargs["cmd_fd"])
         with self.device.lock:
             dispatcher = self.device.port.on_event
-            if not isinstance(dispatcher, _Dispatcher):
-                dispatcher = self.device.port.on_event = _Dispatcher()
+            if not isinstance(dispatcher, Dispatcher):
+                dispatcher = self.device.port.on_event = Dispatcher()
             dispatcher.contexts.add(self)
             self._at_device_close = _Closer(weakref.ref(self))
             self.device.at_close.append(self._at_device_close)
+        cmid = kwargs.get("cmid")
+        if cmid is not None and cmid.ctx is None:
+            cmid.ctx = self
 
     def _device(self) -> SoftDevice:
         if self._core is None:
@@ -190,19 +184,37 @@ class Context(Resource):
         """Nothing: the device itself stays open for other contexts."""
 
     def _forget(self) -> None:
+        identity = self._core
         super()._forget()
         self._events.clear()
         self._bell.close()
-        self._leave()
+        self._leave(identity)
 
-    def _leave(self) -> None:
+    def _leave(self, identity: Identity) -> None:
         """The device need not tell this context any more that it is closed."""
+        identity.leave(self)
+        fd, self._cmd_fd = self._cmd_fd, -1
+        if fd >= 0:
+            with contextlib.suppress(OSError):
+                os.close(fd)
         if self._at_device_close in self.device.at_close:
             self.device.at_close.remove(self._at_device_close)
 
     def __del__(self) -> None:
         if self._core is not None:  # its children have kept it alive, so there is nothing else left to close
-            self._leave()
+            self._leave(self._core)
+
+    def _family(self) -> "list[Context]":
+        """This context and those that share its objects, by import: all have one ``_core``."""
+        identity: Identity = self._open()
+        return [self, *(other for other in identity.contexts if other is not self)]
+
+    @property
+    def cmd_fd(self) -> int:
+        """A descriptor that stands for this context: a duplicate of it (``os.dup``) can be given to
+        ``Context(cmd_fd=...)``, in this process.
+        """
+        return int(self._open().fd)
 
     @property
     def context(self) -> int:
@@ -224,7 +236,7 @@ class Context(Resource):
     def query_device(self) -> DeviceAttr:
         """The device's attributes (ibv_query_device(3))."""
         with self._guard("Failed to query device") as device:
-            return _device_attr(device)
+            return _query.device_attr(device)
 
     def query_device_ex(self, ex_input: QueryDeviceExInput | None = None) -> DeviceAttrEx:
         """The device's attributes and what was added to them (ibv_query_device_ex(3)).
@@ -236,15 +248,12 @@ class Context(Resource):
             if ex_input.comp_mask:
                 raise refused(f"Failed to query EX device: comp_mask={ex_input.comp_mask:#x}: no bit of it is known")
         with self._guard("Failed to query EX device") as device:
-            attr = DeviceAttrEx()
-            attr.orig_attr = _device_attr(device)
-            fill(attr, completion_timestamp_mask=2**64 - 1, hca_core_clock=_NS_PER_S // 1000, phys_port_cnt_ex=1)
-            fill(attr, device_cap_flags_ex=attr.orig_attr.device_cap_flags)
-            return attr
+            return _query.device_attr_ex(device)
 
     def query_comp_cntr_caps(self) -> CompCntrCaps:
         """What completion counters can do (ibv_query_comp_cntr_caps(3))."""
-        options = self._device().options
+        with self._guard("Failed to query comp_cntr caps") as device:
+            options = device.options
         caps = CompCntrCaps()
         fill(caps, max_counters=options.max_counters, max_value=options.counter_max_value)
         fill(caps, supported_qp_attach_ops=options.counter_ops)
@@ -257,8 +266,8 @@ class Context(Resource):
         """
         what = f"Failed to query port {port_num}"
         with self._guard(what) as device:
-            _check_port(port_num)
-            return _port_attr(device)
+            _query.check_port(port_num)
+            return _query.port_attr(device)
 
     def query_port_speed(self, port_num: int) -> int:
         """Speed of a port, in units of 100 Mbit/s.
@@ -266,7 +275,7 @@ class Context(Resource):
         :param port_num: 1
         """
         with self._guard(f"Failed to query port speed for port {port_num}"):
-            _check_port(port_num)
+            _query.check_port(port_num)
             return 100
 
     def query_pkey(self, port_num: int, index: int) -> int:
@@ -276,8 +285,8 @@ class Context(Resource):
         :param index: 0
         """
         with self._guard(f"Failed to query pkey {index} of port {port_num}"):
-            _check_port(port_num)
-            _check_index(index, limits.MAX_PKEYS, "P_Key")
+            _query.check_port(port_num)
+            _query.check_index(index, limits.MAX_PKEYS, "P_Key")
             return limits.DEFAULT_PKEY
 
     def get_pkey_index(self, port_num: int, pkey: int) -> int:
@@ -287,13 +296,13 @@ class Context(Resource):
         :param pkey: the P_Key, in network order
         """
         with self._guard(f"Failed to get pkey index of pkey = {pkey} of port {port_num}"):
-            _check_port(port_num)
+            _query.check_port(port_num)
             if pkey != limits.DEFAULT_PKEY:
                 raise refused(f"the table has {limits.DEFAULT_PKEY:#x} only")
             return 0
 
     def query_gid(self, port_num: int, index: int) -> "GID":
-        """A GID of the port's table (ibv_query_gid(3)).
+        """A GID of the port's table (ibv_query_gid(3)); zeros where the entry is empty.
 
         :param port_num: 1
         :param index: index in the table
@@ -301,16 +310,17 @@ class Context(Resource):
         from softverbs.pyverbs.addr import GID
 
         with self._guard(f"Failed to query gid {index} of port {port_num}") as device:
-            return GID._of(_gid(device, port_num, index))
+            return GID._of(_query.gid_at(device, port_num, index))
 
     def query_gid_type(self, port_num: int, index: int) -> int:
         """Kind of a GID: IBV_GID_TYPE_SYSFS_ROCE_V2.
 
         :param port_num: 1
         :param index: index in the table
+        :raises PyverbsRDMAError: ENODATA where the entry is empty
         """
         with self._guard(f"Failed to query gid type of port {port_num} and gid index {index}") as device:
-            _gid(device, port_num, index)
+            _query.used_gid_at(device, port_num, index)
             return e.IBV_GID_TYPE_SYSFS_ROCE_V2
 
     def query_gid_ex(self, port_num: int, gid_index: int, flags: int = 0) -> GIDEntry:
@@ -319,21 +329,29 @@ class Context(Resource):
         :param port_num: 1
         :param gid_index: index in the table
         :param flags: 0
+        :raises PyverbsRDMAError: ENODATA where the entry is empty
         """
         with self._guard(f"Failed to query gid table of port {port_num} in index {gid_index}") as device:
-            _check_flags(flags)
-            return _gid_entry(_gid(device, port_num, gid_index), gid_index)
+            _query.check_flags(flags)
+            return _query.gid_entry(_query.used_gid_at(device, port_num, gid_index), gid_index)
 
     def query_gid_table(self, max_entries: int, flags: int = 0) -> list[GIDEntry]:
         """The device's GID table (ibv_query_gid_table(3)).
 
-        :param max_entries: return so many at most
+        :param max_entries: how many there is room for, which must do for all
         :param flags: 0
+        :raises PyverbsRDMAError: EINVAL; as in C, ``error_code`` is negative, -EINVAL, where there are more entries
         """
-        with self._guard("Failed to query gid tables of the device") as device:
-            _check_flags(flags)
+        what = "Failed to query gid tables of the device"
+        with self._guard(what) as device:
+            _query.check_flags(flags)
             count = integer(max_entries, "max_entries", 64)
-            return [_gid_entry(raw, index) for index, raw in enumerate(device.link.gids[:count])]
+            gids = list(device.link.gids)
+        if count < len(gids):
+            error = refused(f"{what}: max_entries is {count}, the table has {len(gids)}", -errno.EINVAL)
+            error.errno = errno.EINVAL
+            raise error
+        return [_query.gid_entry(raw, index) for index, raw in enumerate(gids)]
 
     def query_rt_values_ex(self, comp_mask: int = e.IBV_VALUES_MASK_RAW_CLOCK) -> tuple[int, int]:
         """The clock that completions are stamped with (ibv_query_rt_values_ex(3)): seconds and nanoseconds.
@@ -344,7 +362,8 @@ class Context(Resource):
             raise refused(
                 f"Failed to query real time values: comp_mask={comp_mask!r}: IBV_VALUES_MASK_RAW_CLOCK is known"
             )
-        seconds, nanoseconds = divmod(self._device().clock(), _NS_PER_S)
+        with self._guard("Failed to query real time values") as device:
+            seconds, nanoseconds = divmod(device.clock(), _query.NS_PER_S)
         return seconds, nanoseconds
 
     # -- asynchronous events
@@ -352,14 +371,16 @@ class Context(Resource):
     def get_async_event(self) -> "AsyncEvent":
         """The oldest asynchronous event that nobody has read (ibv_get_async_event(3)).
 
-        Waits for one, unless O_NONBLOCK is set on ``async_fd``: then EAGAIN.
+        Waits for one, unless O_NONBLOCK is set on ``async_fd``: then EAGAIN. Once IBV_EVENT_DEVICE_FATAL is read,
+        all that is left is EIO.
         """
         device = self._device()
-        device.check()
+        device._check_open()
         taken: list[AsyncEvent] = []
         with device.lock:
-            if self._take_event(taken):
+            if self._take_event(taken):  # before the device is checked: the last event says that it is gone
                 return taken[0]
+        device.check()
         if not self._bell.blocking():
             raise refused("Failed to get async event: there is none", errno.EAGAIN)
         device.wait_until(lambda: self._take_event(taken), None)
@@ -394,43 +415,28 @@ class Context(Resource):
             return dict(device.port.stats())
 
 
-class AsyncEvent(PyverbsObject):
-    """An asynchronous event, ``struct ibv_async_event`` (ibv_get_async_event(3))."""
-
-    event_type = reading("IBV_EVENT_CQ_ERR and so on.")
-
-    def __init__(self, event_type: int = 0) -> None:
-        """
-        :param event_type: IBV_EVENT_*
-        """
-        fill(self, event_type=event_type)
-        #: Extension: the QP or CQ that it concerns; None for events of the port.
-        self.element: Resource | None = None
-        self._unacknowledged = False
-
-    @classmethod
-    def _of(cls, event_type: int, element: Resource | None) -> "AsyncEvent":
-        event = cls(event_type)
-        event.element = element
-        event._unacknowledged = True
-        if element is not None:
-            element._async_events += 1
-        return event
-
-    def ack(self) -> None:
-        """Acknowledges it (ibv_ack_async_event(3)): ``ibv_destroy_qp`` and ``ibv_destroy_cq`` wait for that."""
-        if self._unacknowledged and self.element is not None:
-            self.element._async_events -= 1
-        self._unacknowledged = False
-
-    def __str__(self) -> str:
-        return lines(24, ("Event Type", translate_event_type(self.event_type)))
-
-
 def get_device_list() -> list[Device]:
     """The devices of this process (ibv_get_device_list(3)): one, which this opens if it is not open yet."""
     device = default_device()
     return [Device(device.name.encode(), device.guid, e.IBV_NODE_CA, e.IBV_TRANSPORT_IB, 0)]
+
+
+def _chosen(kwargs: dict[str, Any]) -> tuple[SoftDevice, Identity]:
+    """The device to open, and what its objects will be known by."""
+    if kwargs.get("cmd_fd") is not None:
+        identity = imported(kwargs["cmd_fd"])
+        return identity.device, identity
+    device = kwargs.get("device")
+    cmid = kwargs.get("cmid")
+    if cmid is not None:
+        shared = getattr(cmid, "ctx", None)
+        if isinstance(shared, Context) and shared._core is not None:
+            return shared.device, shared._core  # the objects of all that share it may work together
+        device = getattr(cmid, "device", None)
+        if device is None:
+            raise refused("Failed to open device: the CMID has no device yet; resolve its address first")
+    found = _find(kwargs.get("name"), device)
+    return found, Identity(found)
 
 
 def _find(name: object, device: object) -> SoftDevice:
@@ -448,63 +454,10 @@ def _find(name: object, device: object) -> SoftDevice:
     return found
 
 
-def _device_attr(device: SoftDevice) -> DeviceAttr:
-    options = device.options
-    attr = DeviceAttr()
-    guid = be64toh(device.guid)
-    fill(attr, fw_version=_version(), node_guid=guid, sys_image_guid=guid, max_mr_size=limits.MAX_MR_SIZE)
-    fill(attr, page_size_cap=0xFFFFF000, max_qp=options.max_qp, max_qp_wr=options.max_qp_wr)
-    fill(attr, device_cap_flags=_CAPABILITIES)
-    fill(attr, max_sge=limits.MAX_SGE, max_sge_rd=limits.MAX_SGE, max_cq=options.max_cq, max_cqe=options.max_cqe)
-    fill(attr, max_mr=options.max_mr, max_pd=options.max_pd, max_qp_rd_atom=limits.MAX_RD_ATOMIC)
-    fill(attr, max_res_rd_atom=limits.MAX_RD_ATOMIC * options.max_qp, max_qp_init_rd_atom=limits.MAX_RD_ATOMIC)
-    fill(attr, atomic_caps=e.IBV_ATOMIC_HCA, max_pkeys=limits.MAX_PKEYS, local_ca_ack_delay=15, phys_port_cnt=1)
-    return attr
+def __getattr__(name: str) -> Any:
+    """Device memory, whose classes pyverbs has here; imported when asked for, since they import this module."""
+    if name in ("DM", "AllocDmAttr"):
+        from softverbs.pyverbs import _dm
 
-
-def _version() -> str:
-    """The version of this package: the device has no other firmware."""
-    from importlib.metadata import PackageNotFoundError, version  # slow, and seldom asked for
-
-    try:
-        return version("softverbs")
-    except PackageNotFoundError:
-        return "0"
-
-
-def _port_attr(device: SoftDevice) -> PortAttr:
-    attr = PortAttr()
-    fill(attr, state=e.IBV_PORT_ACTIVE, max_mtu=e.IBV_MTU_4096, active_mtu=device.port.active_mtu)
-    fill(attr, gid_tbl_len=len(device.link.gids), port_cap_flags=e.IBV_PORT_IP_BASED_GIDS)
-    fill(attr, max_msg_sz=limits.MAX_MESSAGE_SIZE, pkey_tbl_len=limits.MAX_PKEYS, max_vl_num=1)
-    fill(attr, active_width=1, active_speed=8, phys_state=5, link_layer=e.IBV_LINK_LAYER_ETHERNET)
-    fill(attr, flags=e.IBV_QPF_GRH_REQUIRED)
-    return attr
-
-
-def _check_port(port_num: int) -> None:
-    if integer(port_num, "port_num") != _PORT:
-        raise refused(f"port_num is {port_num}: the device has one port, number {_PORT}")
-
-
-def _check_index(index: int, count: int, table: str) -> int:
-    number = integer(index, "index", signed=True)
-    if not 0 <= number < count:
-        raise refused(f"index {number} is outside of the {table} table, which has {count} entries")
-    return number
-
-
-def _check_flags(flags: int) -> None:
-    if integer(flags, "flags"):
-        raise refused(f"flags={flags:#x}: no bit of it is known")
-
-
-def _gid(device: SoftDevice, port_num: int, index: int) -> bytes:
-    _check_port(port_num)
-    return bytes(device.link.gids[_check_index(index, len(device.link.gids), "GID")])
-
-
-def _gid_entry(raw: bytes, index: int) -> GIDEntry:
-    from softverbs.pyverbs.addr import host_order
-
-    return GIDEntry(host_order(raw[:8]), host_order(raw[8:]), index, _PORT, e.IBV_GID_TYPE_ROCE_V2)
+        return getattr(_dm, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,131 +3,123 @@
 import errno
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from softverbs.core.qp import AddressVector, QueuePair
+from softverbs.core.qp import QueuePair
 from softverbs.core.wr import RecvWR, SendWR
 from softverbs.pyverbs import libibverbs_enums as e
 from softverbs.pyverbs._fields import instance, integer, lines, refused
+from softverbs.pyverbs._posting import Posting
 from softverbs.pyverbs._qp_attr import CAP_NAMES
+from softverbs.pyverbs._qp_attr import ECE as ECE
 from softverbs.pyverbs._qp_attr import QPAttachCompCntrAttr as QPAttachCompCntrAttr
 from softverbs.pyverbs._qp_attr import QPAttr as QPAttr
 from softverbs.pyverbs._qp_attr import QPCap as QPCap
 from softverbs.pyverbs._qp_attr import QPInitAttr as QPInitAttr
 from softverbs.pyverbs._qp_attr import QPInitAttrEx as QPInitAttrEx
-from softverbs.pyverbs.addr import AHAttr
-from softverbs.pyverbs.base import Resource, reworded
+from softverbs.pyverbs._qp_attr import QPRateLimitAttr as QPRateLimitAttr
+from softverbs.pyverbs._qp_bind import bind_window
+from softverbs.pyverbs._qp_create import Parts, parts_of
+from softverbs.pyverbs._qp_open import IBV_QP_OPEN_ATTR_CONTEXT, SharedTarget, found
+from softverbs.pyverbs._qp_open import QPOpenAttr as QPOpenAttr
+from softverbs.pyverbs._qp_values import from_core, step_mask, to_core
+from softverbs.pyverbs.addr import GID, gid_bytes, gid_text
+from softverbs.pyverbs.base import Children
 from softverbs.pyverbs.comp_cntr import CompCntr
-from softverbs.pyverbs.cq import CQ, CQEX
 from softverbs.pyverbs.device import Context
-from softverbs.pyverbs.pd import PD
-from softverbs.pyverbs.pyverbs_error import PyverbsError, PyverbsUserError
+from softverbs.pyverbs.mr import MW, MWBind
+from softverbs.pyverbs.pd import PD, RESOURCE_QP
+from softverbs.pyverbs.pyverbs_error import PyverbsError
 from softverbs.pyverbs.utils import qp_state_to_str, qp_type_to_str
 
-# The attributes that each step towards RTS needs besides the state (ibv_modify_qp(3)).
-_RC = {
-    "INIT": e.IBV_QP_PKEY_INDEX | e.IBV_QP_PORT | e.IBV_QP_ACCESS_FLAGS,
-    "RTR": e.IBV_QP_AV
-    | e.IBV_QP_PATH_MTU
-    | e.IBV_QP_DEST_QPN
-    | e.IBV_QP_RQ_PSN
-    | e.IBV_QP_MAX_DEST_RD_ATOMIC
-    | e.IBV_QP_MIN_RNR_TIMER,
-    "RTS": e.IBV_QP_TIMEOUT | e.IBV_QP_RETRY_CNT | e.IBV_QP_RNR_RETRY | e.IBV_QP_SQ_PSN | e.IBV_QP_MAX_QP_RD_ATOMIC,
-}
-_STEPS = {
-    e.IBV_QPT_RC: _RC,
-    e.IBV_QPT_UC: {
-        "INIT": _RC["INIT"],
-        "RTR": e.IBV_QP_AV | e.IBV_QP_PATH_MTU | e.IBV_QP_DEST_QPN | e.IBV_QP_RQ_PSN,
-        "RTS": e.IBV_QP_SQ_PSN,
-    },
-    e.IBV_QPT_UD: {
-        "INIT": e.IBV_QP_PKEY_INDEX | e.IBV_QP_PORT | e.IBV_QP_QKEY,
-        "RTR": 0,
-        "RTS": e.IBV_QP_SQ_PSN,
-    },
-}
-_UNSUPPORTED_MASK = ~e.IBV_QP_INIT_ATTR_PD
+if TYPE_CHECKING:
+    from softverbs.pyverbs.qpex import DataBuffer as DataBuffer
+    from softverbs.pyverbs.qpex import QPEx as QPEx
+
+_DATAGRAMS = e.IBV_QPT_UD
 
 
-class QP(Resource):
-    """A queue pair, ``struct ibv_qp`` (ibv_create_qp(3))."""
+class QP(Posting):
+    """A queue pair, ``struct ibv_qp`` (ibv_create_qp(3), ibv_create_qp_ex(3)): RC, UC, UD, XRC_SEND or XRC_RECV."""
 
     _kind = "QP"
     _hot = {"_post_send": "post_send", "_post_recv": "post_recv"}  # noqa: RUF012
     _post_send: Callable[[SendWR], None]
     _post_recv: Callable[[RecvWR], None]
+    _parts: Parts | None = None
+    #: Of an XRC target: what it shares with those who opened it.
+    _target: SharedTarget | None = None
 
     def __init__(
         self, creator: PD | Context, init_attr: QPInitAttr | QPInitAttrEx, qp_attr: QPAttr | None = None
     ) -> None:
         """
-        :param creator: a PD, with a QPInitAttr; or a Context, with a QPInitAttrEx that names the PD
+        :param creator: a PD, with a QPInitAttr; or a Context, with a QPInitAttrEx that names the PD or the XRC domain
         :param init_attr: how it is made; its sizes are replaced by the actual ones
-        :param qp_attr: moves an RC QP to INIT at once
+        :param qp_attr: moves it to INIT at once, a QP of type UD to RTS
         :raises PyverbsRDMAError: EINVAL for contradictions, EOPNOTSUPP for what the device has not, ENOMEM
         """
         what = "Failed to create QP"
-        pd = _domain(creator, init_attr, what)
-        context = pd._context
-        if context is None:
-            raise pd._closed()
-        queues = _queues(init_attr, context, what)
-        with pd._guard(what) as device:
-            send_cq, recv_cq = (queue._open() for queue in queues)
+        parts = parts_of(creator, init_attr, what)
+        with parts.context._guard(what, type=init_attr.qp_type) as device:
+            pd, send_cq, recv_cq, srq, xrcd = parts.cores()
             caps = tuple(getattr(init_attr, name) for name in CAP_NAMES)
             signal_all = bool(init_attr.sq_sig_all)
-            core = QueuePair(
-                device.port, context._core, pd._open(), send_cq, recv_cq, None, caps, init_attr.qp_type, signal_all
-            )
-            self._adopt(context, core, pd, queues, init_attr)
+            identity, kind = parts.context._core, init_attr.qp_type
+            core = QueuePair(device.port, identity, pd, send_cq, recv_cq, srq, caps, kind, signal_all, xrcd)
+            if parts.pd is not None:
+                self._placed = parts.pd._place(RESOURCE_QP, core)
+            self._adopt(core, parts, init_attr.qp_context)
+            init_attr.cap = QPCap(*core.query()["cap"])
+        if isinstance(creator, Context):
+            creator._qps.add(self)
         if qp_attr is not None:
-            self.to_init(qp_attr) if self.qp_type != e.IBV_QPT_UD else self.to_rts(qp_attr)
+            self.to_init(qp_attr) if self.qp_type != _DATAGRAMS else self.to_rts(qp_attr)
 
-    def _adopt(
-        self,
-        context: Context,
-        core: Any,
-        pd: PD,
-        queues: "tuple[CQ | CQEX, CQ | CQEX]",
-        attr: QPInitAttr | QPInitAttrEx,
-    ) -> None:
-        self._pd: PD | None = pd
-        self._scq: CQ | CQEX | None = queues[0]
-        self._rcq: CQ | CQEX | None = queues[1]
+    def _adopt(self, core: Any, parts: Parts, qp_context: object) -> None:
+        """Begins life with ``core``; the lock is held."""
+        self._parts = parts
         self._counters: list[CompCntr] = []
-        self.qp_context = attr.qp_context
-        self._start(context, core)
-        for parent in {pd, *queues}:
-            parent._qps.add(self)
-        if isinstance(attr, QPInitAttrEx):
-            context._qps.add(self)
-        core.user = weakref.ref(self)
-        attr.cap = QPCap(*core.query()["cap"])
+        self._groups: dict[tuple[bytes, int], None] = {}
+        #: Anything: what was given at creation.
+        self.qp_context = qp_context
+        self._start(parts.context, core)
+        for parent in parts.parents():
+            children: Children = parent._qps  # type: ignore[attr-defined]
+            children.add(self)
+        if parts.xrcd is None:
+            core.user = weakref.ref(self)
+        else:
+            self._target = self._target or SharedTarget(core, parts.xrcd)
+            self._target.share(self)
+
+    def _remains(self) -> Any:
+        return self._target or self._core, self._placed
+
+    def _before_destroy(self) -> None:
+        for raw, lid in list(self._groups):
+            self.detach_mcast(raw, lid)
 
     def _forget(self) -> None:
         super()._forget()
-        self._pd = self._scq = self._rcq = None
+        self._parts = self._target = None
         self._counters = []
+        self._groups = {}
 
     # -- states
 
     def _get_comp_mask(self, dst: str) -> int:
-        steps = _STEPS.get(self.qp_type)
-        if steps is None:
-            raise refused(f"QPs of type {qp_type_to_str(self.qp_type)} are not supported", errno.EOPNOTSUPP)
-        return steps[dst] | e.IBV_QP_STATE
+        return step_mask(self.qp_type, dst)
 
     def _step(self, qp_attr: QPAttr, dst: str, state: int, what: str) -> None:
         instance(qp_attr, QPAttr, "qp_attr")
         mask = self._get_comp_mask(dst)
         qp_attr.qp_state = state
-        with self._guard(what):
-            self._open().modify(_values(qp_attr, mask), mask)
+        with self._guard(what, to=state):
+            self._open().modify(to_core(qp_attr, mask), mask)
 
     def to_init(self, qp_attr: QPAttr) -> None:
-        """To state INIT (ibv_modify_qp(3)): needs pkey_index, port_num and qp_access_flags.
+        """To state INIT (ibv_modify_qp(3)): needs pkey_index, port_num and qp_access_flags; UD: qkey instead of these.
 
         :param qp_attr: the attributes
         :raises PyverbsRDMAError: EINVAL names the attributes that are missing or out of range
@@ -135,8 +127,8 @@ class QP(Resource):
         self._step(qp_attr, "INIT", e.IBV_QPS_INIT, "Failed to modify QP state to init")
 
     def to_rtr(self, qp_attr: QPAttr) -> None:
-        """To state RTR, by way of INIT: needs ah_attr, path_mtu, dest_qp_num, rq_psn,
-        max_dest_rd_atomic and min_rnr_timer.
+        """To state RTR, by way of INIT: needs ah_attr, path_mtu, dest_qp_num and rq_psn; RC and XRC_RECV also
+        max_dest_rd_atomic and min_rnr_timer; UD nothing.
 
         :param qp_attr: the attributes, those of ``to_init`` too if the QP is not in INIT
         :raises PyverbsRDMAError: EINVAL names the attributes that are missing or out of range
@@ -146,7 +138,8 @@ class QP(Resource):
         self._step(qp_attr, "RTR", e.IBV_QPS_RTR, "Failed to modify QP state to RTR")
 
     def to_rts(self, qp_attr: QPAttr) -> None:
-        """To state RTS, by way of INIT and RTR: needs timeout, retry_cnt, rnr_retry, sq_psn and max_rd_atomic.
+        """To state RTS, by way of INIT and RTR: needs sq_psn; RC and XRC also timeout; RC and XRC_SEND also
+        retry_cnt, rnr_retry and max_rd_atomic.
 
         :param qp_attr: the attributes, those of ``to_rtr`` too if the QP is not in RTR
         :raises PyverbsRDMAError: EINVAL names the attributes that are missing or out of range
@@ -164,8 +157,8 @@ class QP(Resource):
         """
         instance(qp_attr, QPAttr, "qp_attr")
         mask = integer(comp_mask, "comp_mask")
-        with self._guard("Failed to modify QP"):
-            self._open().modify(_values(qp_attr, mask), mask)
+        with self._guard("Failed to modify QP", to=qp_attr.qp_state if mask & e.IBV_QP_STATE else None):
+            self._open().modify(to_core(qp_attr, mask), mask)
 
     def query(self, attr_mask: int) -> tuple[QPAttr, QPInitAttr]:
         """The QP's attributes (ibv_query_qp(3)): all of them, whatever is asked for.
@@ -177,8 +170,59 @@ class QP(Resource):
             core = self._open()
             values = core.query()
             cap = QPCap(*values.pop("cap"))
-            init = QPInitAttr(core.qp_type, self.qp_context, self._scq, self._rcq, None, cap, int(core.sq_sig_all))
-        return _attributes(values, cap), init
+            parts = self._parts
+            assert parts is not None
+            queues = (parts.send_cq, parts.recv_cq, parts.srq)
+            init = QPInitAttr(core.qp_type, self.qp_context, *queues, cap, int(core.sq_sig_all))
+        return from_core(values, cap), init
+
+    def modify_rate_limit(self, attr: QPRateLimitAttr) -> None:
+        """Limits the rate that it sends at (ibv_modify_qp_rate_limit(3)): not supported.
+
+        :param attr: the limits
+        :raises PyverbsRDMAError: EOPNOTSUPP
+        """
+        instance(attr, QPRateLimitAttr, "attr")
+        self._open()
+        reason = "packets are paced by NICs that have the clock for it, this device has not"
+        raise refused(f"Failed to modify QP rate limit: {reason}", errno.EOPNOTSUPP)
+
+    def set_ece(self, ece: ECE) -> None:
+        """Sets options of a vendor (ibv_set_ece(3)): there are none. Without a vendor nothing is done.
+
+        :param ece: the options
+        :raises PyverbsRDMAError: EOPNOTSUPP
+        """
+        instance(ece, ECE, "ece")
+        self._open()
+        if ece.vendor_id:
+            reason = f"options of vendor {ece.vendor_id:#x} mean nothing to this device"
+            raise refused(f"Failed to set ECE: {reason}", errno.EOPNOTSUPP)
+
+    def query_ece(self) -> ECE:
+        """The vendor's options that are in use (ibv_query_ece(3)): none, all members are 0."""
+        self._open()
+        return ECE()
+
+    def query_data_in_order(self, op: int, flags: int = 0) -> int:
+        """Whether the bytes of a message become visible in order (ibv_query_qp_data_in_order(3)): 0, no promise.
+
+        Packets are placed in order, but what a processor copies within a packet becomes visible in any order.
+
+        :param op: IBV_WR_* opcode
+        :param flags: IBV_QUERY_QP_DATA_IN_ORDER_RETURN_CAPS, or 0
+        """
+        integer(op, "op")
+        integer(flags, "flags")
+        self._open()
+        return 0
+
+    def statistics(self) -> dict[str, int]:
+        """Extension: counts of this QP by name: ``posted_sends`` (work requests), ``retransmissions`` (packets sent
+        again), ``duplicates`` (packets that came again), ``dropped`` (packets that nothing could be done with).
+        """
+        with self._guard("Failed to read the statistics"):
+            return dict(self._open().statistics())
 
     # -- work
 
@@ -210,18 +254,50 @@ class QP(Resource):
         except (PyverbsError, TypeError, AttributeError, OverflowError) as error:
             raise self._not_posted(error, "Failed to post recv", wr, bad_wr, RecvWR) from None
 
-    def _not_posted(self, error: BaseException, what: str, wr: Any, bad_wr: Any, kind: type) -> BaseException:
-        """What posting raises; fills ``bad_wr`` in."""
-        if not isinstance(wr, kind):
-            return refused(f"{what}: wr is {type(wr).__name__}: {kind.__name__} is expected")
-        worded = reworded(error, what)
-        if worded is None:
-            return error
-        if isinstance(bad_wr, kind) and worded.bad_wr is not None:
-            bad_wr.assign(worded.bad_wr)  # type: ignore[attr-defined]
-        if self._context is not None:
-            self._context.device.log.info("%s", worded)
-        return worded
+    def bind_mw(self, mw: MW, mw_bind: MWBind) -> None:
+        """Binds a memory window of type 1, or unbinds it (length 0); posts that as work (ibv_bind_mw(3)).
+
+        The window has its new rkey at once; peers may use it when the work has completed.
+
+        :param mw: the window
+        :param mw_bind: what it shall open, and how the work is posted
+        :raises PyverbsRDMAError: EINVAL for a window of type 2 or a QP that cannot bind, EPERM where window and region
+            are of different protection domains, ENOMEM when the queue is full
+        """
+        bind_window(self, mw, mw_bind)
+
+    # -- multicast
+
+    def attach_mcast(self, gid: "GID | str | bytes", lid: int = 0) -> None:
+        """Extension (pyverbs leaves it to the CM; ibv_attach_mcast(3)): lets it receive what is sent to a group.
+
+        :param gid: the group's GID: a GID, its text, or 16 bytes
+        :param lid: 0: groups of RoCE have no LID
+        :raises PyverbsRDMAError: EINVAL unless the QP is of type UD and the GID is a group's; ENOMEM
+        """
+        what = "Failed to attach QP to a multicast group"
+        raw, lid = _group(gid, lid, what)
+        with self._guard(what):
+            self._open().attach_mcast(raw, lid)
+            self._groups[raw, lid] = None
+
+    def detach_mcast(self, gid: "GID | str | bytes", lid: int = 0) -> None:
+        """Extension (ibv_detach_mcast(3)): ends ``attach_mcast``. Closing the QP does that too.
+
+        :param gid: the group's GID: a GID, its text, or 16 bytes
+        :param lid: as it was attached
+        :raises PyverbsRDMAError: EINVAL where the QP is not attached to the group
+        """
+        what = "Failed to detach QP from a multicast group"
+        raw, lid = _group(gid, lid, what)
+        with self._guard(what):
+            core = self._open()
+            if (raw, lid) not in self._groups:
+                raise refused(f"QP {core.qp_num:#x} is not attached to {gid_text(raw)} with LID {lid:#x}")
+            core.detach_mcast(raw, lid)
+            del self._groups[raw, lid]
+
+    # -- counters
 
     def attach_comp_cntr(self, comp_cntr: CompCntr, attr: QPAttachCompCntrAttr) -> None:
         """Lets a counter count operations of this QP (ibv_qp_attach_comp_cntr(3)), until the QP is destroyed.
@@ -269,88 +345,60 @@ class QP(Resource):
         return lines(22, *rows, ("  state", qp_state_to_str(self.qp_state)))
 
 
-def _domain(creator: PD | Context, init_attr: Any, what: str) -> PD:
-    """The protection domain of a QP to be made; refuses what cannot be had."""
-    if isinstance(creator, PD):
-        instance(init_attr, QPInitAttr, "QP init_attr")
-        return creator
-    if not isinstance(creator, Context):
-        raise PyverbsUserError(f"Cannot create QP from {type(creator)}")
-    instance(init_attr, QPInitAttrEx, "QP init_attr")
-    unsupported = init_attr.comp_mask & _UNSUPPORTED_MASK
-    if unsupported:
-        raise refused(f"{what}: comp_mask bits {unsupported:#x} are not supported", errno.EOPNOTSUPP)
-    if init_attr.pd is None or not init_attr.comp_mask & e.IBV_QP_INIT_ATTR_PD:
-        raise refused(f"{what}: init_attr names no PD; pd and IBV_QP_INIT_ATTR_PD of comp_mask are both needed")
-    pd = init_attr.pd
-    instance(pd, PD, "QPInitAttrEx.pd")
-    assert isinstance(pd, PD)
-    if pd._context is not creator and pd._context is not None:
-        raise refused(f"{what}: the PD belongs to another context")
-    return pd
+class _OpenedQP(QP):
+    """A target QP of an XRC domain that was made elsewhere in the process (ibv_open_qp(3))."""
+
+    def __init__(self, context: Context, attr: QPOpenAttr) -> None:
+        instance(context, Context, "context")
+        instance(attr, QPOpenAttr, "attr")
+        with context._guard("Failed to open QP"):
+            self._target = found(context, attr)
+            given = attr.comp_mask & IBV_QP_OPEN_ATTR_CONTEXT
+            self._adopt(self._target.core, Parts(context, xrcd=attr.xrcd), attr.qp_context if given else None)
+            context._qps.add(self)
+
+    def attach_comp_cntr(self, comp_cntr: CompCntr, attr: QPAttachCompCntrAttr) -> None:
+        """Refused: who made the QP attaches counters.
+
+        :param comp_cntr: a counter
+        :param attr: which operations
+        :raises PyverbsRDMAError: EINVAL
+        """
+        instance(comp_cntr, CompCntr, "comp_cntr")
+        instance(attr, QPAttachCompCntrAttr, "attr")
+        self._open()
+        raise refused("Failed to attach comp cntr to QP: this is an opened XRC QP: who made it attaches counters")
 
 
-def _queues(init_attr: QPInitAttr | QPInitAttrEx, context: Context, what: str) -> tuple[CQ | CQEX, CQ | CQEX]:
-    """The two CQs of a QP to be made; both must be there and of its context."""
-    if init_attr.srq is not None:
-        raise refused(f"{what}: shared receive queues are not supported", errno.EOPNOTSUPP)
-    for name in ("send_cq", "recv_cq"):
-        queue = getattr(init_attr, name)
-        if queue is None:
-            raise refused(f"{what}: {name} is missing")
-        queue._open()
-        if queue._context is not context:
-            raise refused(f"{what}: {name} belongs to another context")
-    return init_attr.send_cq, init_attr.recv_cq
+def open_qp(context: Context, attr: QPOpenAttr) -> QP:
+    """Extension: opens a target QP that another context, or another part of the process, has made (ibv_open_qp(3)).
+
+    It is the same QP, and ends with the last object that refers to it. Counters are attached by who made it.
+
+    :param context: the open device
+    :param attr: which QP
+    :raises PyverbsRDMAError: EINVAL where the domain has no such QP
+    """
+    return _OpenedQP(context, attr)
 
 
-#: Bit of ibv_modify_qp's mask -> the member of ``struct ibv_qp_attr`` that it stands for.
-_MEMBERS = {
-    e.IBV_QP_STATE: "qp_state",
-    e.IBV_QP_CUR_STATE: "cur_qp_state",
-    e.IBV_QP_EN_SQD_ASYNC_NOTIFY: "en_sqd_async_notify",
-    e.IBV_QP_ACCESS_FLAGS: "qp_access_flags",
-    e.IBV_QP_PKEY_INDEX: "pkey_index",
-    e.IBV_QP_PORT: "port_num",
-    e.IBV_QP_QKEY: "qkey",
-    e.IBV_QP_PATH_MTU: "path_mtu",
-    e.IBV_QP_TIMEOUT: "timeout",
-    e.IBV_QP_RETRY_CNT: "retry_cnt",
-    e.IBV_QP_RNR_RETRY: "rnr_retry",
-    e.IBV_QP_RQ_PSN: "rq_psn",
-    e.IBV_QP_MAX_QP_RD_ATOMIC: "max_rd_atomic",
-    e.IBV_QP_MIN_RNR_TIMER: "min_rnr_timer",
-    e.IBV_QP_SQ_PSN: "sq_psn",
-    e.IBV_QP_MAX_DEST_RD_ATOMIC: "max_dest_rd_atomic",
-    e.IBV_QP_PATH_MIG_STATE: "path_mig_state",
-    e.IBV_QP_DEST_QPN: "dest_qp_num",
-    e.IBV_QP_RATE_LIMIT: "rate_limit",
-}
-_VECTOR = ("sgid_index", "flow_label", "hop_limit", "traffic_class", "sl", "port_num")
+def _group(gid: Any, lid: Any, what: str) -> tuple[bytes, int]:
+    """The group of a call as the core wants it."""
+    if isinstance(gid, GID):
+        raw = gid.raw
+    elif isinstance(gid, (bytes, bytearray)) and len(gid) == 16:
+        raw = bytes(gid)
+    elif isinstance(gid, str):
+        raw = gid_bytes(gid)
+    else:
+        raise refused(f"{what}: gid is {gid!r}: a GID, its text or 16 bytes are expected")
+    return raw, integer(lid, f"{what}: lid", 16)
 
 
-def _values(attr: QPAttr, mask: int) -> dict[str, Any]:
-    """What ``mask`` names of ``attr``, for the core."""
-    values: dict[str, Any] = {name: getattr(attr, name) for bit, name in _MEMBERS.items() if mask & bit}
-    if mask & e.IBV_QP_AV:
-        ah = attr._ah
-        route = {name: getattr(ah, name) or 0 for name in _VECTOR}
-        values["ah_attr"] = AddressVector(ah.raw_dgid, is_global=bool(ah.is_global), **route)
-    return values
+def __getattr__(name: str) -> Any:
+    """QPEx is here in pyverbs. Its module imports this one, so that it can only be looked up late."""
+    if name in ("QPEx", "DataBuffer"):
+        from softverbs.pyverbs import qpex
 
-
-def _attributes(values: dict[str, Any], cap: QPCap) -> QPAttr:
-    """What the core reports, as the structure of the API."""
-    attr = QPAttr()
-    attr.cap = cap
-    vector = values.pop("ah_attr", None)
-    for name, value in values.items():
-        setattr(attr, name, value)
-    if vector is not None:
-        ah = AHAttr()
-        ah.is_global = int(vector.is_global)
-        ah._dgid = vector.dgid
-        for name in _VECTOR:
-            setattr(ah, name, getattr(vector, name))
-        attr._ah = ah
-    return attr
+        return getattr(qpex, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
 from softverbs.pyverbs._fields import refused
-from softverbs.pyverbs.pyverbs_error import PyverbsError
+from softverbs.pyverbs.pyverbs_error import PyverbsError, PyverbsRDMAError
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -87,3 +87,19 @@ def store(pointer: Any, value: Any, name: str) -> None:
         target.value = value
     else:
         raise refused(f"{name} is {'NULL' if pointer is None else type(pointer).__name__}: a ctypes object is expected")
+
+
+def post(function: Callable[[Any], Any], wr: Any, bad_wr: Any) -> None:
+    """Posts a list of work requests; ``*bad_wr`` becomes the one that was refused.
+
+    :param function: what posts
+    :param wr: the first of the list
+    :param bad_wr: where the work request that was refused goes, or None
+    """
+    try:
+        function(wr)
+    except PyverbsRDMAError as error:
+        failed = getattr(error, "bad_wr", None)
+        if bad_wr is not None:
+            store(bad_wr, failed if failed is not None else wr, "bad_wr")
+        raise

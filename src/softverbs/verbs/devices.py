@@ -14,11 +14,13 @@ from softverbs.pyverbs.device import (
     Device,
     DeviceAttr,
     DeviceAttrEx,
+    GIDEntry,
     PortAttr,
     QueryDeviceExInput,
 )
+from softverbs.pyverbs.pyverbs_error import PyverbsError
 from softverbs.pyverbs.utils import be64toh
-from softverbs.verbs._convention import need, returns_object, returns_status, store
+from softverbs.verbs._convention import need, note, returns_object, returns_status, store
 
 
 @returns_object
@@ -65,6 +67,16 @@ def ibv_open_device(device: Device) -> Context:
     :return: a Context, or None with errno set
     """
     return Context(name=need(device, Device, "device").name.decode())
+
+
+@returns_object
+def ibv_import_device(cmd_fd: int) -> Context:
+    """Opens the device of another context of this process once more; objects of that context can be imported.
+
+    :param cmd_fd: a duplicate of that context's ``cmd_fd``; closing the new context closes it
+    :return: a Context, or None with errno set: EBADF, ENODEV
+    """
+    return Context(cmd_fd=cmd_fd)
 
 
 @returns_status
@@ -134,6 +146,38 @@ def ibv_query_gid(context: Context, port_num: int, index: int, gid: GID) -> None
     :return: 0, or the value of errno (C: -1)
     """
     need(gid, GID, "gid").raw = need(context, Context, "context").query_gid(port_num, index).raw
+
+
+@returns_status
+def ibv_query_gid_ex(context: Context, port_num: int, gid_index: int, entry: GIDEntry, flags: int) -> None:
+    """An entry of the port's GID table, with its type.
+
+    :param context: the open device
+    :param port_num: 1
+    :param gid_index: index in the table
+    :param entry: filled in
+    :param flags: 0
+    :return: 0, or the value of errno
+    """
+    found = need(context, Context, "context").query_gid_ex(port_num, gid_index, flags)
+    _overwrite(need(entry, GIDEntry, "entry"), found)
+
+
+def ibv_query_gid_table(context: Context, entries: list[Any], max_entries: int, flags: int) -> int:
+    """The device's GID table.
+
+    :param context: the open device
+    :param entries: a list, whose first entries become those of the table; it grows where it is shorter
+    :param max_entries: how many there is room for, which must do for all
+    :param flags: 0
+    :return: how many there are; or a negative number, whose absolute value is that of errno
+    """
+    try:
+        found = need(context, Context, "context").query_gid_table(max_entries, flags)
+        need(entries, list, "entries")[: len(found)] = found
+        return len(found)
+    except PyverbsError as error:
+        return -note(error)
 
 
 @returns_status

@@ -1,13 +1,17 @@
 """Queue pairs: making them, moving them through their states, posting work."""
 
+import errno
 from typing import Any
 
 from softverbs.core.wr import RecvWR, SendWR
+from softverbs.pyverbs._fields import refused
+from softverbs.pyverbs.addr import GID
 from softverbs.pyverbs.device import Context
+from softverbs.pyverbs.mr import MW, MWBind
 from softverbs.pyverbs.pd import PD
-from softverbs.pyverbs.pyverbs_error import PyverbsRDMAError
-from softverbs.pyverbs.qp import QP, QPAttr, QPInitAttr, QPInitAttrEx
-from softverbs.verbs._convention import need, returns_object, returns_status, store
+from softverbs.pyverbs.pyverbs_error import PyverbsError
+from softverbs.pyverbs.qp import ECE, QP, QPAttr, QPInitAttr, QPInitAttrEx, QPOpenAttr, QPRateLimitAttr, open_qp
+from softverbs.verbs._convention import need, note, post, returns_object, returns_status
 from softverbs.verbs.queues import wait_for_acks
 
 
@@ -39,9 +43,11 @@ def ibv_destroy_qp(qp: QP) -> None:
     were read are acknowledged.
 
     :param qp: the QP
-    :return: 0, or the value of errno
+    :return: 0, or the value of errno: EBUSY while it is attached to a multicast group
     """
     need(qp, QP, "qp")._open()
+    if qp._groups:
+        raise refused(f"Failed to destroy QP: it is attached to {len(qp._groups)} multicast groups", errno.EBUSY)
     wait_for_acks(qp, lambda: qp._async_events, lambda: 0, "asynchronous events")
     qp._destroy()
 
@@ -85,7 +91,7 @@ def ibv_post_send(qp: QP, wr: SendWR, bad_wr: Any) -> None:
         that was refused goes; or None
     :return: 0, or the value of errno: ENOMEM when the queue is full
     """
-    _post(need(qp, QP, "qp").post_send, need(wr, SendWR, "wr"), bad_wr)
+    post(need(qp, QP, "qp").post_send, need(wr, SendWR, "wr"), bad_wr)
 
 
 @returns_status
@@ -98,14 +104,102 @@ def ibv_post_recv(qp: QP, wr: RecvWR, bad_wr: Any) -> None:
         that was refused goes; or None
     :return: 0, or the value of errno: ENOMEM when the queue is full
     """
-    _post(need(qp, QP, "qp").post_recv, need(wr, RecvWR, "wr"), bad_wr)
+    post(need(qp, QP, "qp").post_recv, need(wr, RecvWR, "wr"), bad_wr)
 
 
-def _post(post: Any, wr: Any, bad_wr: Any) -> None:
+@returns_object
+def ibv_open_qp(context: Context, qp_open_attr: QPOpenAttr) -> QP:
+    """Opens a target QP of an XRC domain that was made elsewhere in this process. ``ibv_destroy_qp`` closes it.
+
+    :param context: the open device
+    :param qp_open_attr: the domain, and the number of the QP
+    :return: a QP, or None with errno set: EINVAL where the domain has no such QP
+    """
+    return open_qp(need(context, Context, "context"), need(qp_open_attr, QPOpenAttr, "qp_open_attr"))
+
+
+@returns_status
+def ibv_attach_mcast(qp: QP, gid: Any, lid: int) -> None:
+    """Lets a QP of type UD receive what is sent to a multicast group.
+
+    :param qp: the QP
+    :param gid: the group's GID
+    :param lid: 0: groups of RoCE have no LID
+    :return: 0, or the value of errno
+    """
+    need(qp, QP, "qp").attach_mcast(need(gid, GID, "gid"), lid)
+
+
+@returns_status
+def ibv_detach_mcast(qp: QP, gid: Any, lid: int) -> None:
+    """Ends ``ibv_attach_mcast``.
+
+    :param qp: the QP
+    :param gid: the group's GID
+    :param lid: as it was attached
+    :return: 0, or the value of errno: EINVAL where the QP is not attached to the group
+    """
+    need(qp, QP, "qp").detach_mcast(need(gid, GID, "gid"), lid)
+
+
+@returns_status
+def ibv_bind_mw(qp: QP, mw: MW, mw_bind: MWBind) -> None:
+    """Posts work that binds a memory window of type 1; the window has its new rkey at once.
+
+    :param qp: the QP
+    :param mw: the window
+    :param mw_bind: what it shall open
+    :return: 0, or the value of errno: EPERM where window and region are of different protection domains
+    """
+    need(qp, QP, "qp").bind_mw(need(mw, MW, "mw"), need(mw_bind, MWBind, "mw_bind"))
+
+
+@returns_status
+def ibv_modify_qp_rate_limit(qp: QP, attr: QPRateLimitAttr) -> None:
+    """Limits the rate that a QP sends at: not supported.
+
+    :param qp: the QP
+    :param attr: the limits
+    :return: EOPNOTSUPP
+    """
+    need(qp, QP, "qp").modify_rate_limit(need(attr, QPRateLimitAttr, "attr"))
+
+
+@returns_status
+def ibv_set_ece(qp: QP, ece: ECE) -> None:
+    """Sets options of a vendor: there are none.
+
+    :param qp: the QP
+    :param ece: the options
+    :return: EOPNOTSUPP
+    """
+    if not need(ece, ECE, "ece").vendor_id:
+        raise refused("Failed to set ECE: vendor_id is 0", errno.EOPNOTSUPP)
+    need(qp, QP, "qp").set_ece(ece)
+
+
+@returns_status
+def ibv_query_ece(qp: QP, ece: ECE) -> None:
+    """The vendor's options that are in use: none.
+
+    :param qp: the QP
+    :param ece: all its members become 0
+    :return: 0, or the value of errno
+    """
+    need(ece, ECE, "ece")
+    ece.__dict__.update(need(qp, QP, "qp").query_ece().__dict__)
+
+
+def ibv_query_qp_data_in_order(qp: QP, op: int, flags: int) -> int:
+    """Whether the bytes of a message become visible in order: this device makes no promise.
+
+    :param qp: the QP
+    :param op: IBV_WR_* opcode
+    :param flags: IBV_QUERY_QP_DATA_IN_ORDER_RETURN_CAPS, or 0
+    :return: 0, also where an argument is none
+    """
     try:
-        post(wr)
-    except PyverbsRDMAError as error:
-        failed = getattr(error, "bad_wr", None)
-        if bad_wr is not None:
-            store(bad_wr, failed if failed is not None else wr, "bad_wr")
-        raise
+        return int(need(qp, QP, "qp").query_data_in_order(op, flags))
+    except PyverbsError as error:
+        note(error)
+        return 0

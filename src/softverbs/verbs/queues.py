@@ -5,9 +5,9 @@ import logging
 import time
 from typing import Any
 
-from softverbs.pyverbs._fields import integer, refused
+from softverbs.pyverbs._fields import fill, integer, refused
 from softverbs.pyverbs.base import Resource
-from softverbs.pyverbs.cq import CQ, CQEX, CompChannel, CqInitAttrEx, PollCqAttr
+from softverbs.pyverbs.cq import CQ, CQEX, CompChannel, CqInitAttrEx, ModifyCqAttr, PollCqAttr, WcTmInfo
 from softverbs.pyverbs.device import Context
 from softverbs.pyverbs.pyverbs_error import PyverbsError
 from softverbs.verbs._convention import need, note, returns_object, returns_status, store
@@ -81,6 +81,17 @@ def ibv_resize_cq(cq: CQ | CQEX, cqe: int) -> None:
     :return: 0, or the value of errno: EINVAL where it is out of range or less than what waits
     """
     need(cq, _ANY_CQ, "cq").resize(cqe)
+
+
+@returns_status
+def ibv_modify_cq(cq: CQ | CQEX, cq_attr: ModifyCqAttr) -> None:
+    """Changes when a queue's events come: one for so many completions, or after so long.
+
+    :param cq: the queue
+    :param cq_attr: ``struct ibv_modify_cq_attr``
+    :return: 0, or the value of errno: EINVAL for unknown bits of ``attr_mask``
+    """
+    need(cq, _ANY_CQ, "cq").modify(need(cq_attr, ModifyCqAttr, "cq_attr"))
 
 
 @returns_status
@@ -277,3 +288,23 @@ def ibv_wc_read_completion_ts(cq: CQEX) -> int:
 def ibv_wc_read_completion_wallclock_ns(cq: CQEX) -> int:
     """When the current completion was made, ns since 1970."""
     return int(need(cq, CQEX, "cq").read_completion_wallclock_ns())
+
+
+def ibv_wc_read_cvlan(cq: CQEX) -> int:
+    """VLAN of the current completion; no CQ can be created with it."""
+    return int(need(cq, CQEX, "cq").read_cvlan())
+
+
+def ibv_wc_read_flow_tag(cq: CQEX) -> int:
+    """Flow tag of the current completion; no CQ can be created with it."""
+    return int(need(cq, CQEX, "cq").read_flow_tag())
+
+
+def ibv_wc_read_tm_info(cq: CQEX, tm_info: WcTmInfo) -> None:
+    """Tag matching of the current completion; no CQ can be created with it.
+
+    :param cq: the extended CQ
+    :param tm_info: filled in
+    """
+    found = need(cq, CQEX, "cq").read_tm_info()
+    fill(need(tm_info, WcTmInfo, "tm_info"), tag=found.tag, priv=found.priv)

@@ -1,4 +1,7 @@
-"""Completion counters whose values live in the application's memory: efadv_create_comp_cntr(3)."""
+"""Completion counters whose values live in the application's memory: efadv_create_comp_cntr(3).
+
+What EFA has beside them is named here too, and refused.
+"""
 
 import ctypes
 import errno
@@ -9,11 +12,23 @@ from softverbs.pyverbs._fields import instance, integer, is_integer, refused
 from softverbs.pyverbs.base import PyverbsObject
 from softverbs.pyverbs.comp_cntr import CompCntr, CompCntrInitAttr
 from softverbs.pyverbs.device import Context
+from softverbs.pyverbs.providers.efa._srd import SRDQP as SRDQP
+from softverbs.pyverbs.providers.efa._srd import EfaAH as EfaAH
+from softverbs.pyverbs.providers.efa._srd import EfaContext as EfaContext
+from softverbs.pyverbs.providers.efa._srd import EfaCQ as EfaCQ
+from softverbs.pyverbs.providers.efa._srd import EfaDVCQInitAttr as EfaDVCQInitAttr
+from softverbs.pyverbs.providers.efa._srd import EfaMR as EfaMR
+from softverbs.pyverbs.providers.efa._srd import EfaQPInitAttr as EfaQPInitAttr
+from softverbs.pyverbs.providers.efa._srd import SRDQPEx as SRDQPEx
+from softverbs.pyverbs.providers.efa.efa_enums import (
+    EFADV_COMP_CNTR_INIT_WITH_COMP_EXTERNAL_MEM as EFADV_COMP_CNTR_INIT_WITH_COMP_EXTERNAL_MEM,
+)
+from softverbs.pyverbs.providers.efa.efa_enums import (
+    EFADV_COMP_CNTR_INIT_WITH_ERR_EXTERNAL_MEM as EFADV_COMP_CNTR_INIT_WITH_ERR_EXTERNAL_MEM,
+)
+from softverbs.pyverbs.providers.efa.efa_enums import EFADV_MEMORY_LOCATION_DMABUF as EFADV_MEMORY_LOCATION_DMABUF
+from softverbs.pyverbs.providers.efa.efa_enums import EFADV_MEMORY_LOCATION_VA as EFADV_MEMORY_LOCATION_VA
 
-EFADV_MEMORY_LOCATION_VA = 0
-EFADV_MEMORY_LOCATION_DMABUF = 1
-EFADV_COMP_CNTR_INIT_WITH_COMP_EXTERNAL_MEM = 1
-EFADV_COMP_CNTR_INIT_WITH_ERR_EXTERNAL_MEM = 2
 _FLAGS = EFADV_COMP_CNTR_INIT_WITH_COMP_EXTERNAL_MEM | EFADV_COMP_CNTR_INIT_WITH_ERR_EXTERNAL_MEM
 _WORD = 8  # bytes of a value
 
@@ -99,6 +114,8 @@ class EfaCompCntr(CompCntr):
     They are zeroed at creation, and stored there at every update until the counter is closed.
     """
 
+    _verb = "efadv_create_comp_cntr"
+
     def __init__(self, ctx: Context, attr: CompCntrInitAttr, efa_attr: EfaCompCntrInitAttr | None = None) -> None:
         """
         :param ctx: the open device
@@ -112,7 +129,7 @@ class EfaCompCntr(CompCntr):
         value, error = places(where.attr)
         super().__init__(ctx, attr)
         self._views = [memoryview(view) for view in where._views.values()]
-        with self._guard("Failed to create EFA comp_cntr"):
+        with self._guard("Failed to create EFA comp_cntr", verb=""):
             for address in filter(None, (value, error)):
                 ctypes.memset(address, 0, _WORD)
             self._core.value_address = value
