@@ -175,11 +175,16 @@ def nobody_client(address, port):
     side.id.create_qp(init())
     side.id.connect(param(ASKED, 56))
     side.passed(cm.RDMA_CM_EVENT_REJECTED)
+    other = Side(UDP)
+    other.resolve(address, port)
+    other.id.connect(param(ASKED, 180))
+    other.passed(cm.RDMA_CM_EVENT_UNREACHABLE)
 
 
 def nobody_server(address, port):
     side = Side(UDP)  # the same port, of another port space
     side.listen(address, port)
+    side.request(ASKED).reject(b"")
 
 
 def synchronous_server(address, port):

@@ -146,7 +146,8 @@ def test_features_of_other_makers_refuse_all_work():
         assert "MLX5DV_FLAG" in repr(MLX5DV_FLAG)
         assert (mlx5dv_qp_init_attr_mask.MLX5DV_A | MLX5DV_FLAG | _MLX5DV_OTHER) == 0
         assert not isinstance(3, Mlx5Context)
-        for call in (Mine, Mlx5DVContextAttr, lambda: Mlx5Context(attr=1, name="softverbs0"), mlx5dv_qp_init_attr_mask):
+        assert Mlx5DVContextAttr(flags=3).flags == 3
+        for call in (Mine, lambda: Mlx5Context(attr=1, name="softverbs0"), mlx5dv_qp_init_attr_mask):
             try:
                 call()
             except PyverbsRDMAError as error:

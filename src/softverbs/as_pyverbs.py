@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, NoReturn
 
 ALIAS = "pyverbs"
@@ -72,9 +72,14 @@ class _Constant(int):
 
 
 class _Refused(type):
-    """The type of another maker's classes: they can be named, derived from and asked about, but not made."""
+    """The type of another maker's classes: they can be named, derived from and asked about, but not made.
 
-    def __call__(cls, *args: Any, **kwargs: Any) -> NoReturn:
+    Those whose names end with ``Attr`` are only what others are made from: they can be made.
+    """
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        if cls.__name__.endswith("Attr"):
+            return SimpleNamespace(**kwargs)
         _refuse(cls.__name__)
 
     def __getattr__(cls, name: str) -> Any:

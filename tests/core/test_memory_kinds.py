@@ -66,6 +66,7 @@ def test_a_null_region_is_everywhere_and_for_local_use(node: Node) -> None:
     assert "MW_BIND" in regions.bind(window, void, 0, 8, REMOTE_READ, window.rkey, 0)
     regions.deregister(void)
     assert "not registered" in reason(regions, void.lkey, 0, 8, 0, pd, 0)
+    assert "not registered" in reason(regions, 0xFFFFFF00, 0, 8, 0, pd, 0)
 
 
 def test_a_checked_region_asks_at_each_access_and_within_its_range_only(node: Node) -> None:

@@ -113,14 +113,35 @@ SURFACE = {
             "gid_subnet_prefix gid_interface_id gid_index port_num gid_type ndev_ifindex gid_str",
         ),
         "AsyncEvent": ("event_type=0", "ack event_type"),
+        "AllocDmAttr": ("length, log_align_req=0, comp_mask=0", "length log_align_req comp_mask"),
+        "DM": ("context, dm_attr=None, **kwargs", "close unimport copy_to_dm copy_from_dm export_dmabuf_fd handle"),
     },
     "mr": {
         "MR": (
             "creator, length=0, access=0, address=None, implicit=False, **kwargs",
+            "close unimport write read rereg buf lkey rkey length handle",
+        ),
+        "MWBindInfo": ("mr, addr, length, mw_access_flags", "mw_access_flags length addr"),
+        "MWBind": ("info, send_flags, wr_id=0", ""),
+        "MW": ("pd, mw_type", "close handle rkey type"),
+        "DMMR": ("pd, length, access, dm, offset", "close write read lkey rkey"),
+        "DmaBufMR": ("pd, length, access, dmabuf=None, offset=0, gpu=0, gtt=0", "close write read"),
+        "DmaHandleInitAttr": ("comp_mask=0, cpu_id=0, ph=0, tph_mem_type=0", "comp_mask cpu_id ph tph_mem_type"),
+        "DMAHandle": ("ctx, init_attr", "close"),
+        "MREx": (
+            "pd, length=0, access=0, address=None, iova=None, fd=None, fd_offset=0, dmah=None, implicit=False, "
+            "buf=None, **kwargs",
             "close write read rereg buf lkey rkey length handle",
         ),
+        "Buf": ("pd, size", "close export_dmabuf_fd addr size"),
+        "BufMR": ("pd, buf, length=0, access=0, offset=0", "close write read lkey rkey"),
     },
-    "pd": {"PD": ("creator, **kwargs", "close handle pd")},
+    "pd": {
+        "PD": ("creator, **kwargs", "close advise_mr unimport handle pd"),
+        "ParentDomainContext": ("pd, alloc_func, free_func, user_data=None", ""),
+        "ParentDomainInitAttr": ("pd, pd_context=None, comp_mask=0...", "comp_mask"),
+        "ParentDomain": ("context, attr", "close advise_mr handle pd"),
+    },
     "pyverbs_error": {
         "PyverbsError": ("msg, error_code=-1", ""),
         "PyverbsRDMAError": ("msg, error_code=-1", "error_code"),

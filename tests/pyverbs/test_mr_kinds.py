@@ -7,17 +7,23 @@ import pytest
 from tests.pyverbs.world import ALL, REMOTE, World, pattern, refused
 
 from softverbs.pyverbs import libibverbs_enums as e
+from softverbs.pyverbs._dm import DM, AllocDmAttr
 from softverbs.pyverbs.mr import (
+    DMMR,
     MR,
+    MW,
     Buf,
     BufMR,
     DmaBufMR,
     DMAHandle,
     DmaHandleInitAttr,
     MREx,
+    MWBind,
+    MWBindInfo,
 )
 from softverbs.pyverbs.pd import PD, ParentDomain, ParentDomainInitAttr
 from softverbs.pyverbs.pyverbs_error import PyverbsUserError
+from softverbs.pyverbs.wr import SendWR
 
 OK, LOCAL = e.IBV_WC_SUCCESS, e.IBV_ACCESS_LOCAL_WRITE
 
@@ -111,3 +117,37 @@ def test_what_needs_hardware(one: World) -> None:
     assert "tph_mem_type" in str(attr)
     assert "no PCI device" in refused(errno.EOPNOTSUPP, DMAHandle, one.b.context, attr)
     refused(errno.EINVAL, DMAHandle, one.b.context, None)
+
+
+def test_every_kind_over_sockets_in_both_directions(build: Any) -> None:
+    """Real frames: each kind of region is written by the other side and read back."""
+    world = build("udp")
+    first, second = world.pair()
+    kept = []
+    for side, qp in ((world.a, second), (world.b, first)):
+        dm = DM(side.context, AllocDmAttr(4096))
+        access = LOCAL | REMOTE
+        window_region = MR(side.pd, 8192, LOCAL | e.IBV_ACCESS_MW_BIND)
+        window = MW(side.pd, e.IBV_MW_TYPE_1)
+        own = first if side is world.a else second
+        own.bind_mw(window, MWBind(MWBindInfo(window_region, window_region.buf + 4096, 4096, REMOTE), 2, 7))
+        world.until(lambda side=side: side.done() == [(7, OK)])
+        whole = MR(side.pd, 4096, access | e.IBV_ACCESS_ON_DEMAND, implicit=True)
+        regions = [
+            (DMMR(side.pd, 4096, access | e.IBV_ACCESS_ZERO_BASED, dm, 0), 0, None),
+            (window_region, window_region.buf + 4096, window.rkey),
+            (whole, whole.buf, None),
+        ]
+        kept.append((dm, window, regions))
+        for number, (region, at, key) in enumerate(regions):
+            peer = side.peer
+            data = pattern(4096, number)
+            peer.memory[:4096], peer.memory[8192:12288] = data, bytes(4096)
+            write = SendWR(1, e.IBV_WR_RDMA_WRITE, 1, sg=[peer.sge(4096)], send_flags=0)
+            read = SendWR(2, e.IBV_WR_RDMA_READ, 1, sg=[peer.sge(4096, 8192)])
+            for wr in (write, read):
+                wr.set_wr_rdma(region.rkey if key is None else key, at)
+            write.next_wr = read
+            qp.post_send(write)
+            world.until(lambda peer=peer: peer.done() == [(2, OK)])
+            assert peer.memory[8192:12288] == data

@@ -7,6 +7,8 @@ import pytest
 from tests.pyverbs.world import World, pattern, refused
 
 from softverbs import verbs
+from softverbs.core import regions
+from softverbs.pyverbs import _buffers
 from softverbs.pyverbs import libibverbs_enums as e
 from softverbs.pyverbs.mr import NullMR
 from softverbs.pyverbs.wr import SGE, RecvWR, SendWR
@@ -108,3 +110,10 @@ def test_it_is_as_long_as_can_be_and_stays_what_it_is(build: Any) -> None:
         assert void.rereg_error == e.IBV_REREG_MR_ERR_INPUT
         with NullMR(world.a.pd) as second:
             assert second.lkey != void.lkey
+
+
+def test_without_address_space(build: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = build()
+    monkeypatch.setattr(_buffers, "_nothing", [])
+    monkeypatch.setitem(regions.VALUES, "LONGEST", 1 << 62)
+    assert "no address space" in refused(errno.ENOMEM, NullMR, world.a.pd)

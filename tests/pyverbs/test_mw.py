@@ -332,6 +332,17 @@ def test_bind_mw_is_for_type_1(build: Any) -> None:
     refused(errno.EINVAL, MWBindInfo, None, 0, 0, 0)
 
 
+def test_work_binds_type_1_too(world: World) -> None:
+    first, second = world.pair()
+    with MW(world.b.pd, e.IBV_MW_TYPE_1) as window:
+        wr = SendWR(7, e.IBV_WR_BIND_MW)
+        wr.set_bind_wr(window, MWBindInfo(world.b.mr, world.b.mr.buf + 4096, 64, REMOTE))
+        second.post_send(wr)
+        world.settle()
+        assert world.b.done() == [(7, OK)]
+        assert attempt(world, first, WRITE, wr.rkey)[0] == OK
+
+
 def test_a_null_region_has_no_windows(build: Any) -> None:
     world = build()
     _, second = world.pair()
@@ -340,6 +351,20 @@ def test_a_null_region_has_no_windows(build: Any) -> None:
         world.settle()
         (wc,) = world.b.poll()
         assert wc.status == BIND_ERR and "MW_BIND" in wc.reason
+        info = MWBindInfo(void, 0, 64, REMOTE)
+        refused(errno.EOPNOTSUPP, world.pair()[1].bind_mw, MW(world.b.pd, e.IBV_MW_TYPE_1), MWBind(info, SIGNALED))
+
+
+def test_a_region_that_lost_its_memory_has_no_windows(build: Any) -> None:
+    world = build()
+    _, second = world.pair()
+    region = MR(world.b.pd, SIZE, LOCAL | BINDABLE)
+    refused(errno.EFAULT, region.rereg, e.IBV_REREG_MR_CHANGE_TRANSLATION, None, 4096, 8)
+    with MW(world.b.pd, e.IBV_MW_TYPE_1) as window:
+        bind(world.b, second, window, mr=region)
+        world.settle()
+        (wc,) = world.b.poll()
+        assert wc.status == BIND_ERR and "a rereg_mr of it failed" in wc.reason
 
 
 @TYPES

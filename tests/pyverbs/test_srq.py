@@ -12,10 +12,11 @@ from tests.pyverbs.services import make, srq, stock
 from tests.pyverbs.world import CAP, RECV, World, fill, pattern, refused, set_state, values
 
 from softverbs import verbs
+from softverbs.core.memory import Block
 from softverbs.pyverbs import libibverbs_enums as e
 from softverbs.pyverbs.cq import CQ
 from softverbs.pyverbs.device import Context
-from softverbs.pyverbs.pd import PD
+from softverbs.pyverbs.pd import PD, ParentDomain, ParentDomainContext, ParentDomainInitAttr
 from softverbs.pyverbs.pyverbs_error import PyverbsError, PyverbsUserError
 from softverbs.pyverbs.qp import QP, QPCap, QPInitAttr
 from softverbs.pyverbs.srq import SRQ, OpsWr, SrqAttr, SrqInitAttr, SrqInitAttrEx
@@ -631,3 +632,44 @@ def test_a_forked_child_is_told(build: Any) -> None:
 
     in_child(check)
     queue.post_recv(RecvWR(1))
+
+
+def test_what_is_closed_makes_no_queue(one: World) -> None:
+    pd = PD(one.a.context)
+    pd.close()
+    assert "closed" in refused(errno.EINVAL, SRQ, pd, SrqInitAttr(SrqAttr()))
+    attr = SrqInitAttrEx()
+    attr.comp_mask, attr.pd = e.IBV_SRQ_INIT_ATTR_PD, pd
+    assert "closed" in refused(errno.EINVAL, SRQ, one.a.context, attr)
+
+
+def test_the_size_of_a_queue_in_memory_of_the_application_changes(world: World) -> None:
+    """A parent domain's allocator gives the new queue, and gets the old one back."""
+    given: dict[int, Any] = {}
+
+    def allocate(_pd: Any, _context: Any, size: int, _alignment: int, _resource: int) -> int:
+        block = Block(size)
+        given[block.address] = block
+        return int(block.address)
+
+    def free(_pd: Any, _context: Any, address: int, _resource: int) -> None:
+        del given[address]
+
+    init = ParentDomainInitAttr(world.b.pd, pd_context=ParentDomainContext(world.b.pd, allocate, free))
+    with ParentDomain(world.b.context, init) as parent:
+        queue = SRQ(parent, SrqInitAttr(SrqAttr(4)))
+        taker, sender = make(world.b, e.IBV_QPT_RC, queue), make(world.a, e.IBV_QPT_RC)
+        world.connect(sender, taker)
+        stock(world.b, queue, 10, 11)
+        (before,) = given
+        queue.modify(SrqAttr(100), e.IBV_SRQ_MAX_WR)
+        (after,) = given
+        assert after != before
+        stock(world.b, queue, *range(12, 60), offset=16384)
+        for wr_id in range(3):
+            sender.post_send(world.a.wr(e.IBV_WR_SEND, wr_id))
+            world.settle()
+        done = [entry for side in {world.a, world.b} for entry in side.done()]
+        assert [wr_id for wr_id, _ in done if wr_id >= 10] == [10, 11, 12]
+        queue.close()
+        assert given == {}

@@ -16,6 +16,7 @@ from softverbs.pyverbs import libibverbs_enums as e
 from softverbs.pyverbs._grh import route_of
 from softverbs.pyverbs.addr import AH
 from softverbs.pyverbs.cq import CQ, CQEX, CqInitAttrEx
+from softverbs.pyverbs.mr import MW, MWBind, MWBindInfo
 from softverbs.pyverbs.pd import PD
 from softverbs.pyverbs.pyverbs_error import PyverbsError
 from softverbs.pyverbs.qp import QPAttr
@@ -555,3 +556,9 @@ def test_over_real_sockets(build: Any) -> None:
     pair.b.post_send(datagram(world.b, back, found[0].src_qp, 8))
     answers: list[Any] = []
     world.until(lambda: answers.extend(wc.wr_id for wc in world.a.poll(pair.sent)) or 7 in answers)
+
+
+def test_datagrams_have_no_windows(world: World) -> None:
+    window = MW(world.a.pd, e.IBV_MW_TYPE_1)
+    bind = MWBind(MWBindInfo(world.a.mr, world.a.mr.buf, 8, e.IBV_ACCESS_REMOTE_WRITE), SIGNALED)
+    assert "cannot bind" in refused(errno.EINVAL, ud(world.a).bind_mw, window, bind)

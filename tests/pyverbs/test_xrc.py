@@ -569,6 +569,18 @@ def test_events_go_to_who_still_has_it(world: World) -> None:
     assert opened in [element for _, element in world.b.events()]
 
 
+def test_an_event_of_a_queue_pair_that_nobody_holds_any_more_is_dropped(world: World) -> None:
+    domain = xrcd(world.b)
+    ini, made = xrc_pair(world, domain)
+    opened = open_qp(world.b.context, QPOpenAttr(qp_num=made.qp_num, xrcd=domain))
+    shared = made._target
+    opened.close()
+    made.close()
+    assert shared is not None
+    assert shared.owner() is None
+    assert ini.qp_state == e.IBV_QPS_RTS
+
+
 def test_garbage_is_taken_away(build: Any) -> None:
     side = build(max_qp=3, max_xrcd=2).b
     for _ in range(5):

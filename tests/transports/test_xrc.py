@@ -79,7 +79,7 @@ def receive(pair: Pair, srq: SharedReceiveQueue, offset: int, length: int, wr_id
 def test_requests_carry_the_number_and_answers_do_not() -> None:
     with xrc() as pair:
         number = pair.b.srq.srq_num  # type: ignore[union-attr]
-        for _ in range(6):
+        for _ in range(7):
             pair.b.receive(0x8000, 1000)
         key = _bound(pair)
         for opcode in (WR_SEND, WR_SEND_IMM, WR_SEND_INV, WR_WRITE, WR_WRITE_IMM, WR_READ):

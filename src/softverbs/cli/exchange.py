@@ -1,8 +1,9 @@
 """The TCP connection beside the RDMA one: over it the two sides tell each other where they are.
 
-``softverbs pingpong`` speaks as ``ibv_rc_pingpong`` of rdma-core does. Each side sends one text of 52 bytes,
-``LID:QPN:PSN:GID`` in lower-case hexadecimal (4, 6, 6 and 32 digits) with a zero byte at the end. The client begins;
-the server makes its QP ready before it answers, and the client then says ``done``, with a zero byte at its end too.
+``softverbs pingpong`` speaks as ``ibv_rc_pingpong``, ``ibv_uc_pingpong``, ``ibv_ud_pingpong`` and ``ibv_srq_pingpong``
+of rdma-core do. Each side sends one text of 52 bytes, ``LID:QPN:PSN:GID`` in lower-case hexadecimal (4, 6, 6 and 32
+digits) with a zero byte at the end; with an SRQ 256 of them, of which the first ones are in use. The client begins;
+the server makes its QPs ready before it answers, and the client then says ``done``, with a zero byte at its end too.
 
 ``softverbs perf`` sends lines of JSON.
 """
@@ -22,13 +23,14 @@ from softverbs.pyverbs.pyverbs_error import PyverbsError
 
 DONE = b"done\0"
 ADDRESS_LENGTH = 52  # bytes, the last one is zero
+SHARED_ADDRESSES = 256  # that ibv_srq_pingpong sends, however many QPs it has
 _ADDRESS = re.compile(rb"([0-9a-f]{4}):([0-9a-f]{6}):([0-9a-f]{6}):([0-9a-f]{32})\0", re.IGNORECASE)
 _HANDSHAKE_S = 30
 _LONGEST_LINE = 1 << 16
 
 
 class Address(NamedTuple):
-    """Where one end of a reliable connection is."""
+    """Where one end of a connection is."""
 
     lid: int
     qpn: int
@@ -137,6 +139,11 @@ class Line:
     def waits(self) -> bool:
         """Whether a line, or the end, can be read at once."""
         return b"\n" in self._rest or readable(self.sock)
+
+    def finish(self) -> None:
+        """Tells the peer that this side has got all that it needs."""
+        with suppress(OSError):
+            self.sock.shutdown(socket.SHUT_WR)
 
     def linger(self, seconds: float) -> bool:
         """Waits for the peer to close the connection; whether it did."""

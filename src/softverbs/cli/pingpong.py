@@ -1,23 +1,17 @@
-"""``softverbs pingpong``: messages to and fro over a reliable connection; ``ibv_rc_pingpong`` may be the peer.
+"""``softverbs pingpong``: messages to and fro between two queue pairs; rdma-core's program may be the peer.
 
-Every message is checked. A client that is a softverbs changes what it sends each time, and looks for the same in the
-answer, since a server sends back what it got. The server knows two ways to fill a message: that of the softverbs
-client, and that of ``ibv_rc_pingpong``, which fills it with 0x7b and, where it validates, begins each page with 0.
+That is ``ibv_rc_pingpong``, ``ibv_uc_pingpong``, ``ibv_ud_pingpong`` or ``ibv_srq_pingpong``, by ``--type``.
 """
 
 from __future__ import annotations
 
-import random
-import struct
 import time
-from collections.abc import Callable
 
 import click
 
 from softverbs.cli.common import (
     MTUS,
     Fault,
-    check,
     device_options,
     mtu_code,
     open_device,
@@ -27,29 +21,33 @@ from softverbs.cli.common import (
     tcp_port_option,
 )
 from softverbs.cli.common import size as size_type
-from softverbs.cli.exchange import ADDRESS_LENGTH, DONE, Address, Line, answer, call
-from softverbs.cli.rc import Way, join, make_qp, own_gid, random_psn
-from softverbs.pyverbs import libibverbs_enums as e
-from softverbs.pyverbs.cq import CQ, WC, CompChannel
+from softverbs.cli.exchange import ADDRESS_LENGTH, DONE, SHARED_ADDRESSES, Address, Line, answer, call
+from softverbs.cli.pingpong_side import TYPES, SharedSide, Side, Task
+from softverbs.cli.rc import Way, own_gid
 from softverbs.pyverbs.device import Context
-from softverbs.pyverbs.mr import MR
-from softverbs.pyverbs.pd import PD
-from softverbs.pyverbs.wr import SGE, RecvWR, SendWR
 
-_RECEIVE, _SEND = 1, 2
-_FILL = 0x7B  # what ibv_rc_pingpong fills its buffer with
-_PAGES = (4096, 16384, 65536)  # that machines have
-_STAMP = struct.Struct("<Q")
-_STAMP_AT = 1  # byte 0 begins a page
 _LINGER_S = 0.2
+_LONGEST_LINGER_S = 2.0
+_PATIENCE_S = {True: 10.0, False: 60.0}  # by whether a loss stays one
+_SHARED_QPS = 16
+_NO_ADDRESS = Address(0, 0, 0, bytes(16))
 
 
 @click.command("pingpong", context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("servername", required=False)
+@click.option(
+    "--type",
+    "kind",
+    type=click.Choice(tuple(TYPES)),
+    default="rc",
+    show_default=True,
+    help="Type of the QPs; srq: several of type RC on one SRQ.",
+)
 @tcp_port_option
 @device_options
 @click.option("-s", "--size", type=size_type(0, 1 << 30), default="4096", show_default=True, help="Bytes of a message.")
-@click.option("-m", "--mtu", type=click.Choice(MTUS), default="1024", show_default=True, help="Path MTU, bytes.")
+@click.option("-m", "--mtu", type=click.Choice(MTUS), help="Path MTU, bytes; ud has none. [default: 1024]")
+@click.option("-q", "--num-qp", "qps", type=click.IntRange(1, SHARED_ADDRESSES - 1), help="QPs of srq. [default: 16]")
 @click.option(
     "-r",
     "--rx-depth",
@@ -58,7 +56,14 @@ _LINGER_S = 0.2
     show_default=True,
     help="Receives to post at a time.",
 )
-@click.option("-n", "--iters", type=click.IntRange(1), default=1000, show_default=True, help="Messages each way.")
+@click.option(
+    "-n",
+    "--iters",
+    type=click.IntRange(1),
+    default=1000,
+    show_default=True,
+    help="Messages each way; of srq's QPs in all.",
+)
 @click.option("-l", "--sl", type=click.IntRange(0, 15), default=0, help="Service level.")
 @click.option("-e", "--events", is_flag=True, help="Sleep on completion events instead of polling.")
 @click.option("-c", "--chk", is_flag=True, help="Check the data: always done, here for the sake of scripts.")
@@ -66,196 +71,113 @@ _LINGER_S = 0.2
 @click.option(
     "--timeout",
     type=click.FloatRange(0),
-    default=60.0,
-    show_default=True,
-    help="Give up after so many seconds without a message; 0: never.",
+    help="Give up after so many seconds without a message; 0: never. [default: 60, of uc and ud 10]",
 )
 @pcap_option
 def command(
     servername: str | None,
+    kind: str,
     tcp_port: int,
     device: str | None,
     port: int,
     gid_index: int | None,
     size: int,
-    mtu: str,
+    mtu: str | None,
+    qps: int | None,
     rx_depth: int,
     iters: int,
     sl: int,
     events: bool,
     chk: bool,
     bind: str | None,
-    timeout: float,
+    timeout: float | None,
     pcap: str | None,
 ) -> None:
     """Messages to and fro: a server without SERVERNAME, else a client of it.
 
-    The arguments and the protocol are those of ibv_rc_pingpong, which may be the other side.
+    The arguments and the protocol are those of ibv_rc_pingpong (ibv_uc_pingpong and so on, by --type), which may be
+    the other side.
     """
     if servername is not None and bind is not None:
         raise click.UsageError("--bind is for the server, which has no SERVERNAME")
+    task = Task(kind, size, rx_depth, iters, events, servername is None, _queue_pairs(kind, qps, rx_depth))
+    if kind == "ud" and mtu is not None:
+        raise click.UsageError("-m is not for ud, whose messages are one packet each")
+    if timeout is None:
+        timeout = _PATIENCE_S[task.loses]
     line = answer(tcp_port, bind) if servername is None else call(servername, tcp_port)
     with line, opened(open_device(line.own_address(), pcap), device) as context:
         index, gid = own_gid(context, port, gid_index, line.own_address())
-        side = _Side(context, Way(port, index, mtu_code(mtu), sl), size, rx_depth, iters, events, servername is None)
+        side = _made(context, Way(port, index, mtu_code(mtu or "1024"), sl), task)
         _meet(side, line, gid)
-        with patience(timeout, lambda: side.received + side.sent, "pingpong"):
+        words = f"pingpong over {kind}, which does not repair losses" if task.loses else "pingpong"
+        with patience(timeout, lambda: side.received + side.sent, words):
             seconds = side.run()
         click.echo(
             f"{2 * size * iters} bytes in {seconds:.2f} seconds = {2 * size * iters * 8 / seconds / 1e6:.2f} Mbit/sec"
         )
         click.echo(f"{iters} iters in {seconds:.2f} seconds = {seconds * 1e6 / iters:.2f} usec/iter")
-        click.echo(f"{iters} messages received, each as it was sent")
+        click.echo(f"{side.received} messages received, each as it was sent")
         _part(side, line)
 
 
-def _meet(side: _Side, line: Line, gid: bytes) -> None:
-    """Tells the peer where this side is, and connects the QP to the peer's."""
-    own = Address(0, side.qp.qp_num, random_psn(), gid)
-    click.echo(f"  local address:  {own}")
+def _queue_pairs(kind: str, given: int | None, depth: int) -> int:
+    """How many."""
+    if kind != "srq":
+        if given is not None:
+            raise click.UsageError(f"-q is for --type srq; {kind} has one QP")
+        return 1
+    qps = _SHARED_QPS if given is None else given
+    if qps > depth:
+        raise click.UsageError(f"-r {depth} is not enough: each of {qps} QPs needs a receive")
+    return qps
+
+
+def _made(context: Context, way: Way, task: Task) -> Side:
+    """This side's resources."""
+    if task.kind == "ud":
+        most = 128 << context.query_port(way.port).active_mtu
+        if task.size > most:
+            raise Fault(f"a datagram has at most {most} bytes here, not {task.size}")
+    return (SharedSide if task.kind == "srq" else Side)(context, way, task)
+
+
+def _meet(side: Side, line: Line, gid: bytes) -> None:
+    """Tells the peer where this side is, and connects the QPs to the peer's."""
+    own = side.own(gid)
+    for address in own:
+        click.echo(f"  local address:  {address}")
+    count = SHARED_ADDRESSES if side.task.kind == "srq" else 1
+    wire = b"".join(address.packed() for address in [*own, *[_NO_ADDRESS] * (count - len(own))])
 
     def connect() -> None:
-        peer = Address.parsed(line.receive(ADDRESS_LENGTH))
-        click.echo(f"  remote address: {peer}")
-        join(side.qp, side.way, own.psn, (peer.gid, peer.qpn, peer.psn), 1)
+        told = line.receive(ADDRESS_LENGTH * count)
+        texts = [told[at : at + ADDRESS_LENGTH] for at in range(0, len(told), ADDRESS_LENGTH)]
+        peers = [Address.parsed(text) for text in texts]
+        for index in range(len(own)):
+            click.echo(f"  remote address: {peers[index]}")
+            side.connect(index, peers[index])
+        if any(peer.qpn for peer in peers[len(own) :]):
+            raise Fault("the peer has more QPs: give both sides the same -q")
 
-    if side.server:
+    if side.task.server:
         connect()  # before the answer, upon which the client may send
-        line.send(own.packed())
+        line.send(wire)
         if line.receive(len(DONE)) != DONE:
-            raise Fault("the client did not say that it has our address")
+            raise Fault("the client did not say that it has our address; do both sides have the same --type?")
     else:
-        line.send(own.packed())
+        line.send(wire)
         connect()
         line.send(DONE)
 
 
-def _part(side: _Side, line: Line) -> None:
-    """Stays until the peer needs this side no more: it may ask again for an ACK that was lost."""
-    if side.server:
-        return
-    if line.linger(_LINGER_S):  # ibv_rc_pingpong closes the connection before it begins
+def _part(side: Side, line: Line) -> None:
+    """Stays until the peer needs this side no more: it may ask again for an ACK that was lost.
+
+    rdma-core's programs close the connection before they begin: there is nothing to wait for then.
+    """
+    line.finish()
+    if side.task.server:
+        line.linger(_LONGEST_LINGER_S)
+    elif line.linger(_LINGER_S):
         time.sleep(_LINGER_S / 4)
-
-
-class _Side:
-    """One side of the exchange."""
-
-    def __init__(
-        self, context: Context, way: Way, size: int, depth: int, iters: int, events: bool, server: bool
-    ) -> None:
-        self.way, self.size, self.depth, self.iters, self.server = way, size, depth, iters, server
-        self.received = self.sent = 0
-        self._posted = self._events = 0
-        self._pending = 0
-        pd = PD(context)
-        self._region = MR(pd, max(size, 1), e.IBV_ACCESS_LOCAL_WRITE)
-        self._channel = CompChannel(context) if events else None
-        self._cq = CQ(context, depth + 1, None, self._channel)
-        self.qp = make_qp(pd, self._cq, self._cq, 1, depth, way.port, 0)
-        elements = [SGE(self._region.buf, size, self._region.lkey)] if size else []
-        self._receive = RecvWR(_RECEIVE, len(elements), elements)
-        self._send = SendWR(_SEND, e.IBV_WR_SEND, len(elements), sg=elements, send_flags=e.IBV_SEND_SIGNALED)
-        self._contents = _Contents(size)
-        self._fill_up()
-        if self._channel is not None:
-            self._cq.req_notify()
-
-    def run(self) -> float:
-        """The whole exchange; seconds that it took."""
-        step = self._poll if self._channel is None else self._sleep
-        start = time.perf_counter()
-        self._pending = _RECEIVE
-        if not self.server:
-            self._post()
-        while self.received < self.iters or self.sent < self.iters:
-            for completion in step():
-                self._take(completion)
-        seconds = time.perf_counter() - start
-        if self._events:
-            self._cq.ack_events(self._events)
-        return max(seconds, 1e-9)
-
-    def _poll(self) -> list[WC]:
-        return self._cq.poll(2)[1]
-
-    def _sleep(self) -> list[WC]:
-        """What there is after the next event."""
-        assert self._channel is not None
-        self._channel.get_cq_event(self._cq)
-        self._events += 1
-        self._cq.req_notify()
-        return self._cq.poll(2)[1]
-
-    def _take(self, completion: WC) -> None:
-        check(completion)
-        if completion.wr_id == _SEND:
-            self.sent += 1
-        else:
-            self._got(completion)
-        self._pending &= ~completion.wr_id
-        if not self._pending and self.sent < self.iters:
-            self._pending = _RECEIVE
-            self._post()
-
-    def _got(self, completion: WC) -> None:
-        if completion.byte_len != self.size:
-            raise Fault(
-                f"message {self.received} has {completion.byte_len} bytes, not {self.size}: give both sides the same -s"
-            )
-        self._contents.check(self._region.read(self.size, 0), self.received, self.server)
-        self.received += 1
-        self._posted -= 1
-        if self._posted <= 1:
-            self._fill_up()
-
-    def _fill_up(self) -> None:
-        for _ in range(self.depth - self._posted):
-            self.qp.post_recv(self._receive)
-        self._posted = self.depth
-
-    def _post(self) -> None:
-        """The next message: a client's is new, a server's is the one that it got."""
-        if not self.server:
-            self._region.write(self._contents.ours(self.sent), self.size)
-        self.qp.post_send(self._send)
-        self._pending |= _SEND
-
-
-def _always(data: bytes) -> Callable[[int], bytes]:
-    return lambda _: data
-
-
-class _Contents:
-    """What the messages hold."""
-
-    def __init__(self, size: int) -> None:
-        """
-        :param size: bytes of a message
-        """
-        self._base = bytearray(random.Random(size).randbytes(size))
-        self._base[:: _PAGES[0]] = bytes(len(range(0, size, _PAGES[0])))  # as ibv_rc_pingpong expects it
-        self._stamped = size >= _STAMP_AT + _STAMP.size
-        plain = bytes([_FILL]) * size
-        self._known: list[Callable[[int], bytes]] = [self.ours, _always(plain)]
-        for page in _PAGES:
-            marked = bytearray(plain)
-            marked[::page] = bytes(len(range(0, size, page)))
-            self._known.append(_always(bytes(marked)))
-
-    def ours(self, number: int) -> bytes:
-        """Message ``number`` of a softverbs client."""
-        if self._stamped:
-            _STAMP.pack_into(self._base, _STAMP_AT, number)
-        return bytes(self._base)
-
-    def check(self, data: bytes, number: int, server: bool) -> None:
-        """Raises Fault unless message ``number`` is as a client sends it; a client knows what it sent itself."""
-        if not server:
-            self._known = [self.ours]
-        fitting = [known for known in self._known if known(number) == data]
-        if not fitting:
-            expected = self._known[0](number)
-            at = next(index for index in range(len(data)) if data[index] != expected[index])
-            raise Fault(f"invalid data in message {number}: byte {at} is {data[at]:#04x}, not {expected[at]:#04x}")
-        self._known = fitting

@@ -1,4 +1,4 @@
-"""One end of a reliable connection, made through the public API: what the commands measure and show with."""
+"""One end of a connection, made through the public API: what the commands measure and show with."""
 
 from __future__ import annotations
 
@@ -10,18 +10,21 @@ from typing import NamedTuple
 from softverbs.cli.common import Fault
 from softverbs.links.base import gid_of, is_ipv4
 from softverbs.pyverbs import libibverbs_enums as e
-from softverbs.pyverbs.addr import GID, AHAttr, GlobalRoute
+from softverbs.pyverbs.addr import AH, GID, AHAttr, GlobalRoute
 from softverbs.pyverbs.comp_cntr import CompCntr, CompCntrInitAttr
 from softverbs.pyverbs.cq import CQ, WC
 from softverbs.pyverbs.device import Context
 from softverbs.pyverbs.pd import PD
 from softverbs.pyverbs.qp import QP, QPAttachCompCntrAttr, QPAttr, QPCap, QPInitAttr
+from softverbs.pyverbs.srq import SRQ
 from softverbs.pyverbs.wr import SGE, SendWR
 
 ALL_ACCESS = (
     e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_REMOTE_READ | e.IBV_ACCESS_REMOTE_ATOMIC
 )
 HOP_LIMIT = 64
+GRH_LENGTH = 40  # bytes in front of each datagram in memory
+QKEY = 0x11111111  # that of ibv_ud_pingpong
 READS_IN_FLIGHT = 16
 
 
@@ -72,36 +75,76 @@ def own_gid(context: Context, port: int, index: int | None, near: str | None) ->
     return order[0], gids[order[0]]
 
 
-def make_qp(pd: PD, send_cq: CQ, recv_cq: CQ, send: int, recv: int, port: int = 1, access: int = ALL_ACCESS) -> QP:
-    """A QP of type RC in the state INIT.
+def make_qp(
+    pd: PD,
+    send_cq: CQ,
+    recv_cq: CQ,
+    send: int,
+    recv: int,
+    port: int = 1,
+    access: int = ALL_ACCESS,
+    qp_type: int = e.IBV_QPT_RC,
+    srq: SRQ | None = None,
+) -> QP:
+    """A QP in the state INIT.
 
     :param send: outstanding sends
-    :param recv: outstanding receives
+    :param recv: outstanding receives; 0 with an SRQ
+    :param qp_type: RC or UC
+    :param srq: what it receives from
     """
     cap = QPCap(max_send_wr=send, max_recv_wr=recv)
     attr = QPAttr(port_num=port)
     attr.qp_access_flags = access
-    return QP(pd, QPInitAttr(e.IBV_QPT_RC, None, send_cq, recv_cq, None, cap, 0), attr)
+    return QP(pd, QPInitAttr(qp_type, None, send_cq, recv_cq, srq, cap, 0), attr)
+
+
+def make_datagram_qp(pd: PD, send_cq: CQ, recv_cq: CQ, send: int, recv: int, psn: int, port: int = 1) -> QP:
+    """A QP of type UD in the state RTS, with the Q_Key QKEY.
+
+    :param send: outstanding sends
+    :param recv: outstanding receives
+    :param psn: the first that is sent
+    """
+    attr = QPAttr(port_num=port)
+    attr.qkey, attr.sq_psn = QKEY, psn
+    cap = QPCap(max_send_wr=send, max_recv_wr=recv)
+    return QP(pd, QPInitAttr(e.IBV_QPT_UD, None, send_cq, recv_cq, None, cap, 0), attr)
+
+
+def _address(way: Way, gid: bytes) -> AHAttr:
+    """The way to a peer."""
+    if not any(gid):
+        raise Fault("the peer sent no GID, and RoCE needs one: rdma-core's programs take it from -g INDEX")
+    route = GlobalRoute(GID(gid.hex(":", 2)), sgid_index=way.gid_index, hop_limit=HOP_LIMIT)
+    return AHAttr(is_global=1, port_num=way.port, sl=way.sl, gr=route)
+
+
+def address_handle(pd: PD, way: Way, gid: bytes) -> AH:
+    """What datagrams to a peer are sent with.
+
+    :param way: how packets travel
+    :param gid: the peer's
+    :raises Fault: where it has none
+    """
+    return AH(pd, attr=_address(way, gid))
 
 
 def join(qp: QP, way: Way, psn: int, peer: tuple[bytes, int, int], reads: int, timing: Timing = _TIMING) -> None:
-    """Takes a QP from INIT to RTS, connected to the peer's.
+    """Takes a QP of type RC or UC from INIT to RTS, connected to the peer's.
 
     :param way: how packets travel
     :param psn: the first that is sent
     :param peer: its GID, QP number and first PSN
     :param reads: READs and atomics at once, each way
-    :param timing: time-outs and retries
+    :param timing: time-outs and retries, of RC
     """
     gid, number, first = peer
-    if not any(gid):
-        raise Fault("the peer sent no GID, and RoCE needs one: ibv_rc_pingpong takes it from -g INDEX")
     attr = QPAttr(port_num=way.port, path_mtu=way.mtu)
     attr.dest_qp_num, attr.rq_psn, attr.sq_psn = number, first, psn
     attr.max_rd_atomic = attr.max_dest_rd_atomic = reads
     attr.timeout, attr.retry_cnt, attr.rnr_retry, attr.min_rnr_timer = timing
-    route = GlobalRoute(GID(gid.hex(":", 2)), sgid_index=way.gid_index, hop_limit=HOP_LIMIT)
-    attr.ah_attr = AHAttr(is_global=1, port_num=way.port, sl=way.sl, gr=route)
+    attr.ah_attr = _address(way, gid)
     qp.to_rtr(attr)
     qp.to_rts(attr)
 

@@ -331,6 +331,8 @@ class Port(Host):
         reliable = qp.transport == RC or qp.transport == XRC
         if opcode & TRANSPORT_BITS != qp.transport and not (opcode == EXPLAIN and reliable):
             return self._drop(TRANSPORT)
+        if opcode_flags(opcode) & qp.unwanted:
+            return self._drop(TRANSPORT)
         if qp.state < QPS_RTR or qp.state == QPS_ERR:
             return self._drop(QP_STATE)
         if qp.transport != UD and not (

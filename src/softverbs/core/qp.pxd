@@ -65,6 +65,7 @@ cdef class QueuePair:
     cdef readonly CompletionQueue send_cq
     cdef readonly CompletionQueue recv_cq
     cdef readonly int qp_type
+    cdef readonly uint32_t unwanted
     cdef readonly bint sq_sig_all
     cdef readonly uint32_t max_send_wr
     cdef readonly uint32_t max_recv_wr

@@ -152,6 +152,8 @@ class QueuePair:
         self.xrcd = xrcd
         self.qp_type = qp_type
         self.transport = _TRANSPORTS[qp_type]
+        #: What it has no use for: an XRC initiator has no responder, a target no requester (annex A14).
+        self.unwanted = {QPT_XRC_SEND: REQUEST, QPT_XRC_RECV: RESPONSE}.get(qp_type, 0)
         self.sq_sig_all = bool(sq_sig_all)
         self.groups: list[bytes] = []
         self.qp_num = port.enter_qp(self, number)

@@ -92,7 +92,8 @@ def allocate(length: int, huge: bool) -> mmap.mmap:
         raise refused(f"Failed to allocate MR buffer of size {length}: {error}", errno.ENOMEM) from None
 
 
-_madvise = ctypes.PyDLL(None).madvise  # keeps the interpreter lock: nothing is unmapped between the look and the use
+# With the interpreter lock kept, hardly anything can be unmapped between the look and the use.
+_madvise = ctypes.PyDLL(None, use_errno=True).madvise
 _madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
@@ -120,7 +121,11 @@ def populate(address: int, length: int, writing: bool) -> bool:
     if _populates:
         start = address & -_PAGE
         size = (address + length - start + _PAGE - 1) & -_PAGE
-        return bool(_madvise(start, size, _MADV_POPULATE_WRITE if writing else _MADV_POPULATE_READ) == 0)
+        if _madvise(start, size, _MADV_POPULATE_WRITE if writing else _MADV_POPULATE_READ) == 0:
+            return True
+        if ctypes.get_errno() != errno.EINVAL:
+            return False
+        # The rights are missing; or it is memory of another device, which cannot be paged in but is there.
     try:
         check_mapped(address, length, writing)
     except PyverbsRDMAError:

@@ -1,13 +1,10 @@
 """Attributes of a QP, between the structures of the API and the core; and what each step towards RTS needs."""
 
-import errno
 from typing import Any
 
 from softverbs.pyverbs import libibverbs_enums as e
-from softverbs.pyverbs._fields import refused
 from softverbs.pyverbs._qp_attr import QPAttr, QPCap
 from softverbs.pyverbs.addr import AHAttr
-from softverbs.pyverbs.utils import qp_type_to_str
 
 _CONNECTED_INIT = e.IBV_QP_PKEY_INDEX | e.IBV_QP_PORT | e.IBV_QP_ACCESS_FLAGS
 _PATH = e.IBV_QP_AV | e.IBV_QP_PATH_MTU | e.IBV_QP_DEST_QPN | e.IBV_QP_RQ_PSN
@@ -56,12 +53,8 @@ def step_mask(qp_type: int, target: str) -> int:
 
     :param qp_type: IBV_QPT_RC and so on
     :param target: ``INIT``, ``RTR`` or ``RTS``
-    :raises PyverbsRDMAError: EOPNOTSUPP
     """
-    steps = _STEPS.get(qp_type)
-    if steps is None:
-        raise refused(f"QPs of type {qp_type_to_str(qp_type)} are not supported", errno.EOPNOTSUPP)
-    return steps[target] | e.IBV_QP_STATE
+    return _STEPS[qp_type][target] | e.IBV_QP_STATE
 
 
 def to_core(attr: QPAttr, mask: int) -> dict[str, Any]:

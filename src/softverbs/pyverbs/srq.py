@@ -8,7 +8,7 @@ from typing import Any
 from softverbs.core.srq import SharedReceiveQueue
 from softverbs.core.wr import SGE, RecvWR
 from softverbs.pyverbs import libibverbs_enums as e
-from softverbs.pyverbs._fields import Field, fill, instance, integer, lines, reading, refused
+from softverbs.pyverbs._fields import Field, fill, instance, integer, reading, refused
 from softverbs.pyverbs._posting import Posting
 from softverbs.pyverbs._slots import CqSlot, Slot
 from softverbs.pyverbs.base import Children, PyverbsCM, PyverbsObject
@@ -44,9 +44,6 @@ class SrqAttr(PyverbsObject):
         self.max_wr = max_wr
         self.max_sge = max_sge
         self.srq_limit = srq_limit
-
-    def __str__(self) -> str:
-        return lines(22, ("max WR", self.max_wr), ("max SGE", self.max_sge), ("SRQ limit", self.srq_limit))
 
 
 class _Sizes(PyverbsObject):
