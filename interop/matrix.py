@@ -20,11 +20,12 @@ from typing import Any
 
 import cases
 import pingpong
+import unreliable
 import wire
 from remote import ALL_RIGHTS, FAMILIES, Pair, Remote, Report, Wrong
 
 HERE = pathlib.Path(__file__).resolve().parent
-SECTIONS = ("plain", "burst", "rnr", "errors", "loss", "pingpong")
+SECTIONS = ("plain", "burst", "rnr", "errors", "unreliable", "loss", "pingpong")
 DROPS = ("short", "version", "opcode", "transport", "pkey", "malformed", "icrc", "source")  # never of a good peer's
 VERSIONS = (  # of the machine's side
     'echo "vm:   Linux $(uname -r), rdma-core $(dpkg-query -W -f "\\${Version}" ibverbs-utils)";'
@@ -137,6 +138,31 @@ class Matrix:
                 self.once(words, name, open_pair, functools.partial(cases.too_long, rxe=rxe))
                 name = "the target's QP is gone: RETRY_EXC_ERR"
                 self.once(words, name, functools.partial(open_pair, timeout=12, retry_cnt=2), cases.nobody)
+
+    def unreliable(self) -> None:
+        """UC and UD: every operation and size, Q_Keys, multicast."""
+        for words, open_pair, _ in self.directions():
+            family = words.split()[-1]
+            for mtu in self.mtus:
+                for op in unreliable.UC_OPS:
+                    steps: "list[Step]" = [
+                        (f"UC {op} {size}", functools.partial(unreliable.transfer, op=op, length=size, seed=n))
+                        for n, size in enumerate(unreliable.SIZES, 1)
+                    ]
+                    with self.report.group(f"{words}  {mtu}", f"UC {op}  {' '.join(map(str, unreliable.SIZES))}"):
+                        self.run(f"{words}  {mtu}", functools.partial(open_pair, mtu=mtu, type="UC"), steps)
+            open_ud = functools.partial(open_pair, type="UD")
+            for op in unreliable.UD_OPS:
+                steps = [
+                    (f"UD {op} {size}", functools.partial(unreliable.datagram, op=op, length=size, seed=n))
+                    for n, size in enumerate(unreliable.UD_SIZES, 1)
+                ]
+                with self.report.group(words, f"UD {op}  {' '.join(map(str, unreliable.UD_SIZES))}"):
+                    self.run(words, open_ud, steps)
+            with self.report.group(words, "UD another Q_Key; multicast: a member, and one who has left"):
+                self.once(words, "UD, another Q_Key: dropped", open_ud, unreliable.wrong_key)
+                step = functools.partial(unreliable.multicast, family=family)
+                self.once(words, f"UD, multicast to {unreliable.GROUPS[family]}", open_ud, step)
 
     def guest_loss(self, *words: str) -> str:
         """Runs guest-loss.sh in the virtual machine."""

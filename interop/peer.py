@@ -16,6 +16,7 @@ import itertools
 import json
 import os
 import random
+import socket
 import sys
 import time
 from typing import Any, Optional
@@ -23,6 +24,9 @@ from typing import Any, Optional
 GUARD = 64  # bytes before and after the data that no transfer may touch
 FILL = 0x5A  # what the guards, and memory that waits for data, hold
 OPERATIONS = ("SEND", "RECV", "RDMA_READ", "REMOTE_RDMA_READ", "RDMA_WRITE", "REMOTE_RDMA_WRITE")
+GRH = 40  # bytes that come before a datagram
+QKEY = 0x11111111
+EVERYBODY = 0xFFFFFF  # the QP number of multicast
 ATOMICS = ("ATOMIC_CMP_AND_SWP", "ATOMIC_FETCH_AND_ADD")
 MTU = {256: 1, 512: 2, 1024: 3, 2048: 4, 4096: 5}  # enum ibv_mtu
 
@@ -58,10 +62,19 @@ class End:
         self.options = options
         rights = ["ACCESS_LOCAL_WRITE"] + ["ACCESS_" + right for right in options["rights"]]
         self.cq = verbs.cq.CQ(context, 256)
-        self.mr = verbs.mr.MR(pd, options["size"] + 2 * GUARD, verbs.flag(*rights))
+        self.pd = pd
+        self.datagrams = options["type"] == "UD"
+        self.header = options["size"] + 2 * GUARD  # where the header of a datagram is put
+        self.mr = verbs.mr.MR(pd, self.header + (GRH if self.datagrams else 0), verbs.flag(*rights))
+        self.handles: "list[Any]" = []  # address handles: to the peer, and to a multicast group
+        self.remote: "dict[str, Any]" = {}
         cap = verbs.qp.QPCap(max_send_wr=64, max_recv_wr=64, max_send_sge=2, max_recv_sge=2)
         init = verbs.qp.QPInitAttr(
-            qp_type=verbs.enums.IBV_QPT_RC, scq=self.cq, rcq=self.cq, cap=cap, sq_sig_all=options["signal_all"]
+            qp_type=verbs.flag("QPT_" + options["type"]),
+            scq=self.cq,
+            rcq=self.cq,
+            cap=cap,
+            sq_sig_all=options["signal_all"],
         )
         self.qp = verbs.qp.QP(pd, init)
         self.counters: "dict[str, Any]" = {}
@@ -75,26 +88,59 @@ class End:
 
     def connect(self, remote: "dict[str, Any]") -> None:
         """RESET to RTS, towards what the other side's ``open`` said."""
-        verbs, options = self.verbs, self.options
-        route = verbs.addr.GlobalRoute(
-            dgid=verbs.addr.GID(remote["gid"]), sgid_index=options["gid_index"], hop_limit=64
-        )
+        verbs, options, self.remote = self.verbs, self.options, remote
         attr = verbs.qp.QPAttr(port_num=1)
         attr.pkey_index = 0
         attr.qp_access_flags = verbs.flag("ACCESS_LOCAL_WRITE", *("ACCESS_" + right for right in options["qp_rights"]))
-        attr.ah_attr = verbs.addr.AHAttr(gr=route, is_global=1, port_num=1)
+        attr.ah_attr = self.way(remote["gid"])
         attr.dest_qp_num = remote["qpn"]
         attr.path_mtu = MTU[options["mtu"]]
         attr.rq_psn, attr.sq_psn = remote["psn"], options["psn"]
         attr.max_rd_atomic = attr.max_dest_rd_atomic = options["rd_atomic"]
         attr.min_rnr_timer = options["min_rnr_timer"]
         attr.timeout, attr.retry_cnt, attr.rnr_retry = options["timeout"], options["retry_cnt"], options["rnr_retry"]
+        if self.datagrams:
+            attr.qkey = QKEY
+            self.handles.append(verbs.addr.AH(self.pd, attr=attr.ah_attr))
         self.qp.to_rts(attr)
+
+    def way(self, gid: str) -> Any:
+        """The address vector to a GID."""
+        addr = self.verbs.addr
+        route = addr.GlobalRoute(dgid=addr.GID(gid), sgid_index=self.options["gid_index"], hop_limit=64)
+        return addr.AHAttr(gr=route, is_global=1, port_num=1)
+
+    def elements(self, length: int, offset: int) -> "list[Any]":
+        """Where a message is to be put; the header of a datagram apart from it."""
+        sge = self.verbs.wr.SGE
+        elements = [sge(self.mr.buf + GUARD + offset, length, self.mr.lkey)]
+        if not self.datagrams:
+            return elements
+        return [sge(self.mr.buf + self.header, GRH, self.mr.lkey), *(elements if length else [])]
 
     def close(self) -> None:
         """Children first; counters last, because a counter that is attached cannot be destroyed."""
-        for item in (self.qp, self.mr, self.cq, *self.counters.values()):
+        for item in (self.qp, *self.handles, self.mr, self.cq, *self.counters.values()):
             item.close()
+
+
+def gid_text(address: str) -> str:
+    """The GID of an IP address, as pyverbs writes it."""
+    return ipaddress.IPv6Address("::ffff:" + address if "." in address else address).exploded
+
+
+def joined(group: str, device: str) -> socket.socket:
+    """A socket that keeps an interface in a multicast group."""
+    index = socket.if_nametoindex(device)
+    if ":" in group:
+        sock = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+        request = socket.inet_pton(socket.AF_INET6, group) + index.to_bytes(4, sys.byteorder)
+        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_JOIN_GROUP, request)
+    else:
+        sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        request = socket.inet_aton(group) + bytes(4) + index.to_bytes(4, sys.byteorder)
+        sock.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, request)
+    return sock
 
 
 class Peer:
@@ -109,6 +155,7 @@ class Peer:
         self.pd = self.verbs.pd.PD(self.context)
         self.ends: "dict[int, End]" = {}
         self.names = itertools.count(1)
+        self.joined: "list[socket.socket]" = []
 
     def hello(self) -> "dict[str, Any]":
         """What this side is: package, GIDs as IPv6 addresses, whether it has completion counters."""
@@ -182,8 +229,8 @@ class Peer:
     def recv(self, end: int, length: int, offset: int = 0, wr_id: int = 0) -> None:
         """Posts a receive."""
         it = self.ends[end]
-        element = self.verbs.wr.SGE(it.mr.buf + GUARD + offset, length, it.mr.lkey)
-        it.qp.post_recv(self.verbs.wr.RecvWR(wr_id=wr_id, num_sge=1, sg=[element]))
+        elements = it.elements(length, offset)
+        it.qp.post_recv(self.verbs.wr.RecvWR(wr_id=wr_id, num_sge=len(elements), sg=elements))
 
     def post(self, end: int, requests: "list[dict[str, Any]]") -> None:
         """Posts send work requests: op, length, offset, wr_id, flags, imm, rkey, addr, operands, pieces."""
@@ -205,7 +252,10 @@ class Peer:
             imm_data=request.get("imm", 0),
             send_flags=self.verbs.flag(*("SEND_" + flag for flag in request.get("flags", ["SIGNALED"]))),
         )
-        if op in ATOMICS:
+        if it.datagrams:
+            many = request.get("many", False)
+            result.set_wr_ud(it.handles[many], EVERYBODY if many else it.remote["qpn"], request.get("qkey", QKEY))
+        elif op in ATOMICS:
             result.set_wr_atomic(request["rkey"], request["addr"], *request["operands"])
         elif op.startswith("RDMA_"):
             result.set_wr_rdma(request["rkey"], request["addr"])
@@ -219,12 +269,41 @@ class Peer:
             number, completions = cq.poll(count - len(result))
             for wc in completions[:number]:
                 fields = {"wr_id": wc.wr_id, "status": wc.status, "opcode": wc.opcode, "byte_len": wc.byte_len}
-                fields.update(imm=wc.imm_data, flags=wc.wc_flags, qpn=wc.qp_num, reason=getattr(wc, "reason", ""))
+                fields.update(
+                    imm=wc.imm_data, flags=wc.wc_flags, qpn=wc.qp_num, reason=getattr(wc, "reason", ""), src=wc.src_qp
+                )
                 result.append(fields)
             if len(result) >= count or time.monotonic() >= stop:
                 return result
             if not number:
                 time.sleep(0.0002)
+
+    def grh(self, end: int) -> str:
+        """The header of the last datagram, in hexadecimal digits."""
+        it = self.ends[end]
+        return bytes(it.mr.read(GRH, it.header)).hex()
+
+    def attach(self, end: int, group: str, device: Optional[str]) -> None:
+        """Makes the queue pair a member of a multicast group.
+
+        :param group: IP address
+        :param device: interface whose IP is to join too, which rxe leaves to others; None: nothing
+        """
+        if device is not None:
+            self.joined.append(joined(group, device))
+        self.ends[end].qp.attach_mcast(self._group(group), 0)
+
+    def detach(self, end: int, group: str) -> None:
+        """Ends the membership."""
+        self.ends[end].qp.detach_mcast(self._group(group), 0)
+
+    def aim(self, end: int, group: str) -> None:
+        """From now on requests with ``many`` go to that group."""
+        it = self.ends[end]
+        it.handles[1:] = [self.verbs.addr.AH(self.pd, attr=it.way(gid_text(group)))]
+
+    def _group(self, group: str) -> Any:
+        return self.verbs.addr.GID(gid_text(group))
 
     def count(self, end: int) -> "dict[str, list[int]]":
         """Completions and errors of each operation's counter; empty where the package has no counters."""

@@ -1,4 +1,7 @@
-"""``ibv_rc_pingpong -c`` in the virtual machine against ``softverbs pingpong`` here, each as server and client."""
+"""``ibv_rc_pingpong -c`` in the virtual machine against ``softverbs pingpong`` here, each as server and client.
+
+So too ``ibv_uc_pingpong``, ``ibv_ud_pingpong`` and ``ibv_srq_pingpong``, against ``--type uc``, ``ud`` and ``srq``.
+"""
 
 import os
 import signal
@@ -9,13 +12,29 @@ from remote import FAMILIES, Report, Wrong
 
 PORT = 18515
 WAIT = 180  # seconds for one run; the machine is emulated
-RUNS: "tuple[tuple[str, list[str], list[str]], ...]" = (  # name, arguments of both sides, arguments of ours only
+Run = tuple[str, list[str], list[str]]  # name, arguments of both sides, arguments of ours only
+CONNECTED: "tuple[Run, ...]" = (
     ("mtu 1024, 4096 bytes", ["-m", "1024", "-s", "4096", "-n", "100"], []),
     ("mtu 1024, 1 byte", ["-m", "1024", "-s", "1", "-n", "100"], []),
     ("mtu 4096, 5001 bytes", ["-m", "4096", "-s", "5001", "-n", "100"], []),
     ("mtu 4096, 65536 bytes, -e", ["-m", "4096", "-s", "65536", "-n", "20"], ["-e"]),
-    ("mtu 1024, 1000000 bytes", ["-m", "1024", "-s", "1000000", "-n", "5"], []),
 )
+RUNS: "dict[str, tuple[Run, ...]]" = {
+    "rc": (*CONNECTED, ("mtu 1024, 1000000 bytes", ["-m", "1024", "-s", "1000000", "-n", "5"], [])),
+    "uc": CONNECTED,
+    "ud": (
+        ("1024 bytes", ["-s", "1024", "-n", "100"], []),
+        ("1 byte", ["-s", "1", "-n", "100"], []),
+        ("4095 bytes", ["-s", "4095", "-n", "100"], []),
+        ("4096 bytes, -e", ["-s", "4096", "-n", "100"], ["-e"]),
+    ),
+    "srq": (
+        ("mtu 1024, 4096 bytes, 16 QPs", ["-m", "1024", "-s", "4096", "-n", "100"], []),
+        ("mtu 4096, 5001 bytes, 3 QPs", ["-m", "4096", "-s", "5001", "-n", "50", "-q", "3"], []),
+        ("mtu 1024, 1 byte, 5 QPs with 5 receives", ["-m", "1024", "-s", "1", "-n", "50", "-q", "5", "-r", "5"], []),
+        ("mtu 4096, 65536 bytes, 4 QPs, -e", ["-m", "4096", "-s", "65536", "-n", "20", "-q", "4"], ["-e"]),
+    ),
+}
 DEFAULTS = "by default 1000 times 4096 bytes, ours without options"
 
 
@@ -84,21 +103,25 @@ def run(report: Report, shell: "list[str]", softverbs: "list[str]", host: "list[
     environment = {**os.environ, "SOFTVERBS_ADDRESS": ",".join(host)}
     bare = {name: value for name, value in os.environ.items() if name != "SOFTVERBS_ADDRESS"}
     guarded = [*shell[:1], "-t", str(WAIT), *shell[1:]]
+    for kind, runs in RUNS.items():
+        program = f"ibv_{kind}_pingpong"
+        for index, family in enumerate(FAMILIES):
+            group = f"{kind} pingpong {family}"
+            for name, both, only in runs:
+                theirs = [*guarded, program, "-d", "rxe0", "-g", str(index + 1), "-c", *both]
+                mine = [*softverbs, "pingpong", "--type", kind, "-g", str(index), "-c", *both, *only]
+                with report.group(group, f"softverbs server and client against {program}, {name}"):
+                    with report.case(group, f"softverbs is the server, {name}"):
+                        once(mine, [*theirs, host[index]], [], ("softverbs", program), environment)
+                    with report.case(group, f"softverbs is the client, {name}"):
+                        # its server listens on IPv4 only, whatever the device's address is
+                        once(theirs, [*mine, vm[0]], shell, (program, "softverbs"), environment)
     for index, family in enumerate(FAMILIES):
-        for name, both, only in RUNS:
-            theirs = [*guarded, "ibv_rc_pingpong", "-d", "rxe0", "-g", str(index + 1), "-c", *both]
-            mine = [*softverbs, "pingpong", "-g", str(index), "-c", *both, *only]
-            with report.group(f"pingpong  {family}", f"softverbs server and client against ibv_rc_pingpong, {name}"):
-                with report.case(f"pingpong {family}", f"softverbs is the server, {name}"):
-                    once(mine, [*theirs, host[index]], [], ("softverbs", "ibv_rc_pingpong"), environment)
-                with report.case(f"pingpong {family}", f"softverbs is the client, {name}"):
-                    # its server listens on IPv4 only, whatever the device's address is
-                    once(theirs, [*mine, vm[0]], shell, ("ibv_rc_pingpong", "softverbs"), environment)
-        with report.group(f"pingpong  {family}", DEFAULTS):
+        with report.group(f"rc pingpong {family}", DEFAULTS):
             theirs = [*guarded, "ibv_rc_pingpong", "-d", "rxe0", "-g", str(index + 1), "-c"]
             mine = [*softverbs, "pingpong"]
-            with report.case(f"pingpong {family}", "softverbs is the server, defaults"):
+            with report.case(f"rc pingpong {family}", "softverbs is the server, defaults"):
                 once(mine, [*theirs, host[index]], [], ("softverbs", "ibv_rc_pingpong"), bare)
             if family == "IPv4":  # the client's device takes its address from the connection to the server
-                with report.case(f"pingpong {family}", "softverbs is the client, defaults"):
+                with report.case(f"rc pingpong {family}", "softverbs is the client, defaults"):
                     once(theirs, [*mine, vm[0]], shell, ("ibv_rc_pingpong", "softverbs"), bare)

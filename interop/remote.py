@@ -17,7 +17,7 @@ FAMILIES = ("IPv4", "IPv6")
 ALL_RIGHTS = ["REMOTE_WRITE", "REMOTE_READ", "REMOTE_ATOMIC"]
 DEFAULTS: "dict[str, Any]" = {
     "size": 1 << 20, "mtu": 1024, "rd_atomic": 4, "min_rnr_timer": 12, "timeout": 14, "retry_cnt": 7, "rnr_retry": 7,
-    "signal_all": 1, "rights": ALL_RIGHTS, "qp_rights": ALL_RIGHTS, "counters": "WRS",
+    "signal_all": 1, "rights": ALL_RIGHTS, "qp_rights": ALL_RIGHTS, "counters": "WRS", "type": "RC",
 }  # fmt: skip
 PATIENCE = 60.0  # seconds that any one step may take; emulation is slow
 
@@ -122,6 +122,7 @@ class Side:
 ORDERS = {  # names of the positional arguments
     "clear": ("length", "offset"), "fill": ("seed", "length", "offset"), "check": ("seed", "length", "offset"),
     "store": ("value", "offset"), "load": ("offset",), "recv": ("length", "offset", "wr_id"), "post": ("requests",),
+    "grh": (), "attach": ("group", "device"), "detach": ("group",), "aim": ("group",),
     "poll": ("count", "seconds"), "count": (), "state": (), "connect": ("remote",), "close": (), "close_qp": (),
 }  # fmt: skip
 

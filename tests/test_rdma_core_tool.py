@@ -133,3 +133,23 @@ def test_tables_are_kept_and_read(tmp_path):
     assert "| `test_b` | 0 | 1 | 0 | 1 |" in text
     assert "| **all** | 1 | 1 | 0 | 1 |" in text
     assert tool.reasons(rows)[-1] == "| 1 | why not |"
+
+
+#: What the tests say when they skip, for what docs/deviations.md gives the reasons for.
+EXPLAINED = (
+    "Allocating dmabuf is not supported",
+    "Create QP type 8 is not supported",
+    "Create Raw Packet QP",
+    "Extended CQ is not supported",
+    "There are no huge pages",
+)
+
+
+@pytest.mark.parametrize(("version", "least"), [("59", 156), ("44", 142)])
+def test_nothing_is_expected_to_fail_and_every_skip_is_explained(version, least):
+    kept = tool.read(tool.DATA / f"rdma_core_{version}.tsv").values()
+    assert sum(result.outcome == "passed" for result in kept) >= least
+    assert not [result for result in kept if result.outcome == "failed"]
+    assert not [result for result in kept if result.outcome == "skipped" and not result.reason.startswith(EXPLAINED)]
+    tag_matching = [result for result in kept if result.reason == "Extended CQ is not supported"]
+    assert {result.test.split(".")[1] for result in tag_matching} == {"test_tag_matching"}

@@ -16,6 +16,13 @@ if TYPE_CHECKING:
     from softverbs.pyverbs.addr import GRH as GRH
     from softverbs.pyverbs.addr import AHAttr as AHAttr
     from softverbs.pyverbs.addr import GlobalRoute as GlobalRoute
+    from softverbs.pyverbs.cmid import CMID as CMID
+    from softverbs.pyverbs.cmid import AddrInfo as AddrInfo
+    from softverbs.pyverbs.cmid import CMEvent as CMEvent
+    from softverbs.pyverbs.cmid import CMEventChannel as CMEventChannel
+    from softverbs.pyverbs.cmid import ConnParam as ConnParam
+    from softverbs.pyverbs.cmid import JoinMCAttrEx as JoinMCAttrEx
+    from softverbs.pyverbs.cmid import UDParam as UDParam
     from softverbs.pyverbs.comp_cntr import CompCntr as CompCntr
     from softverbs.pyverbs.comp_cntr import CompCntrInitAttr as CompCntrInitAttr
     from softverbs.pyverbs.comp_cntr import ThresholdFd as ThresholdFd
@@ -61,6 +68,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "softverbs.device": "default_device",
     "softverbs.pyverbs.addr": "AH AHAttr GID GRH GlobalRoute",
+    "softverbs.pyverbs.cmid": "AddrInfo CMEvent CMEventChannel CMID ConnParam JoinMCAttrEx UDParam",
     "softverbs.pyverbs.comp_cntr": "CompCntr CompCntrInitAttr ThresholdFd",
     "softverbs.pyverbs.cq": "CQ CQEX CompChannel CqInitAttrEx PollCqAttr WC",
     "softverbs.pyverbs.device": "AsyncEvent CompCntrCaps Context DeviceAttr GIDEntry PortAttr get_device_list",

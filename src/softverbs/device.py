@@ -322,6 +322,8 @@ class Device:
                 if qp.state not in (QPS_RESET, QPS_ERR):
                     qp.enter_error(reason)
             self.port.raise_event(EVENT_DEVICE_FATAL, self.port)
+            if self.cm is not None:
+                self.cm.on_removal()
             self._removed = True
             self.port.fail(reason)
         self.wake()

@@ -342,12 +342,18 @@ def test_requests_that_cannot_be_had(nodes: tuple[Node, Node], stranger: Strange
     assert not server.events and not service(node).exchanges
 
 
-def test_a_mtu_too_large(sim: Sim, stranger: Stranger) -> None:
-    small = sim.node(seed=4)
-    small.port.active_mtu = 3
-    App(small).listen(7000)
-    (rej,) = stranger.send(small, ask(small, path_mtu=5))
-    assert isinstance(rej, Rej) and (rej.reason, rej.info_length, rej.info[0]) == (messages.REJ_INVALID_MTU, 1, 3)
+def test_a_mtu_too_large() -> None:
+    with Sim(mtu=1200) as sim:
+        small = sim.node(seed=1)
+        other = sim.node(seed=2)
+        stranger = Stranger(sim)
+        App(small).listen(7000)
+        (rej,) = stranger.send(small, ask(small, path_mtu=5))
+        assert isinstance(rej, Rej) and (rej.reason, rej.info_length, rej.info[0]) == (messages.REJ_INVALID_MTU, 1, 3)
+        client = App(other)
+        client.connect(parse("10.0.0.1", 7000))
+        assert client.identity.machine is not None and client.identity.machine.req is not None
+        assert client.identity.machine.req.path_mtu == 3
 
 
 def test_a_request_that_comes_twice(nodes: tuple[Node, Node], stranger: Stranger) -> None:
@@ -554,3 +560,26 @@ def test_a_device_that_closes_tells_the_peers(sim: Sim, nodes: tuple[Node, Node]
     child.wait(Kind.DISCONNECTED)
     client.events[:] = [event for event in client.events if event.kind is not Kind.DISCONNECTED]
     assert client.wait(Kind.DEVICE_REMOVAL)
+
+
+def test_queue_pair_1_begins_anew(sim: Sim, nodes: tuple[Node, Node]) -> None:
+    """A fault on demand may put every queue pair to ERR; the connection manager goes on."""
+    server = App(nodes[1])
+    address = server.listen(7000)
+    for node in nodes:
+        service(node)._wire._qp.fatal("a fault")
+    sim.run_for(SECOND // 100)
+    client = App(nodes[0])
+    client.connect(address)
+    server.request().accept()
+    client.finish()
+
+
+def test_a_device_that_is_removed(sim: Sim, nodes: tuple[Node, Node]) -> None:
+    client, server = App(nodes[0]), App(nodes[1])
+    pair(client, server)
+    nodes[0].device.remove("by hand")
+    assert [event.kind for event in client.events] == [Kind.DEVICE_REMOVAL]
+    nodes[0].device.close()
+    assert len(client.events) == 1
+    sim.nodes.remove(nodes[0])

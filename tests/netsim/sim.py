@@ -38,6 +38,7 @@ from softverbs.core.qp_states import (
 from softverbs.core.regions import MemoryRegion, ProtectionDomain
 from softverbs.core.srq import SharedReceiveQueue, XrcDomain
 from softverbs.device import Device
+from softverbs.links import base
 from softverbs.links.faults import FaultLink
 from softverbs.links.inproc import Network
 
@@ -142,6 +143,8 @@ class Node:
         self.link: Any = sim.network.link(address)
         if not bare:
             self.link = FaultLink(self.link, seed=seed, direction="send", script=self._tap, **faults)
+            if sim.ear is not None:
+                self.link = _Ear(self.link, lambda *heard: sim.ear(self, *heard))
         self.device = Device(link=self.link, clock=sim.clock, thread=False, options=options, seed=seed)
         self.port = self.device.port
         self.gid = self.link.gids[0]
@@ -198,11 +201,54 @@ class Node:
         return stats
 
 
+class _Ear(base.Middleware):
+    """Hears every frame just before the device does, one by one."""
+
+    def __init__(self, inner: Any, hear: Callable[[bytes, bytes], None]) -> None:
+        super().__init__(inner)
+        self._hear = hear
+        self._sink: Any = None
+        self._peers: dict[int, tuple[Any, bytes]] = {}
+
+    def receive(self, now: int, sink: Any) -> int:
+        self._sink = sink
+        self._peers.clear()
+        return self.inner.receive(now, _Hearing(self))
+
+    def peer(self, source: bytes, port: int, index: int, dgid: bytes | None) -> object:
+        peer = base.peer_of(self._sink, source, port, index, dgid)
+        self._peers[id(peer)] = peer, dgid or self.gids[index]
+        return peer
+
+    def hand(self, peer: object, address: int, length: int, segment: int) -> None:
+        for start in range(0, length, segment):
+            size = min(segment, length - start)
+            self._hear(self._peers[id(peer)][1], ctypes.string_at(address + start, size))
+            self._sink.receive(peer, address + start, size, size)
+
+
+class _Hearing:
+    """What the inner link takes for its sink."""
+
+    def __init__(self, ear: _Ear) -> None:
+        self.ear = ear
+
+    def peer(self, source: bytes, port: int, index: int, dgid: bytes | None = None, /) -> object:
+        return self.ear.peer(source, port, index, dgid)
+
+    def receive(self, peer: object, address: int, length: int, segment: int, /) -> None:
+        self.ear.hand(peer, address, length, segment)
+
+
 class Sim:
     """The world: its clock, its network, its devices, and what is to happen at which time."""
 
-    def __init__(self, mtu: int = 65507) -> None:
-        """mtu: largest frame of the network, bytes."""
+    def __init__(self, mtu: int = 65507, ear: "Callable[[Node, bytes, bytes], None] | None" = None) -> None:
+        """
+        mtu: largest frame of the network, bytes; ear: told of every frame just before a device gets it, after all
+        faults: the device, the GID that it was sent to, the frame.
+        """
+        self.ear = ear
         self.clock = Clock()
         self.network = Network(mtu=mtu)
         self.nodes: list[Node] = []

@@ -1,5 +1,6 @@
 """CMIDs of two devices in one process, in virtual time: what each call does, and which events it brings."""
 
+import asyncio
 import errno
 import os
 import select
@@ -18,6 +19,7 @@ from softverbs.pyverbs.cmid import CMID, AddrInfo, CMEvent, CMEventChannel, Conn
 from softverbs.pyverbs.cq import CQ
 from softverbs.pyverbs.device import Context
 from softverbs.pyverbs.mr import MR
+from softverbs.pyverbs.pd import PD
 from softverbs.pyverbs.pyverbs_error import PyverbsRDMAError, PyverbsUserError
 from softverbs.pyverbs.qp import ECE, QP, QPAttr, QPCap, QPInitAttr
 
@@ -454,14 +456,39 @@ def test_multicast(two: Two) -> None:
         receiver.cmid.join_multicast(addr=AddrInfo(src="10.0.0.1"))
 
 
-def test_a_device_that_is_removed(two: Two, sides: tuple[Side, Side]) -> None:
+def test_a_device_that_is_closed_or_removed(two: Two, sides: tuple[Side, Side]) -> None:
     client, server = sides
     child = connected(client, server)
     client.device.close()
-    assert child.context is not None
+    client.expect(ce.RDMA_CM_EVENT_DEVICE_REMOVAL)
+    with refuses(errno.EIO, "closed"):
+        CMEvent(client.channel)
     two.devices = two.devices[1:]
     server.expect(ce.RDMA_CM_EVENT_DISCONNECTED)
-    client.cmid.close()
+    server.device.remove("by hand")
+    server.expect(ce.RDMA_CM_EVENT_DEVICE_REMOVAL)
+    server.expect(ce.RDMA_CM_EVENT_DEVICE_REMOVAL)
+    with refuses(errno.EIO, "by hand"):
+        child.disconnect()
+    for cmid in (client.cmid, child, server.cmid):
+        cmid.close()
+
+
+def test_asyncio(two: Two, sides: tuple[Side, Side]) -> None:
+    client, server = sides
+
+    async def main() -> None:
+        server.listen()
+        client.cmid.resolve_addr(client.info(dst="10.0.0.2", dst_service=PORT))
+        with await client.channel.event() as event:
+            assert event.event_type == ce.RDMA_CM_EVENT_ADDR_RESOLVED
+        waiting = asyncio.ensure_future(client.channel.event())
+        await asyncio.sleep(0)
+        client.cmid.resolve_route()
+        with await waiting as event:
+            assert event.event_type == ce.RDMA_CM_EVENT_ROUTE_RESOLVED
+
+    asyncio.run(main())
 
 
 def test_address_info() -> None:
@@ -565,6 +592,35 @@ def test_bad_input(two: Two, sides: tuple[Side, Side]) -> None:
     with refuses(errno.EINVAL, "CMID is closed"):
         child.accept()
     CMID().close()
+
+
+def test_objects_made_from_a_cmid(two: Two, sides: tuple[Side, Side]) -> None:
+    """Context(cmid=...), PD(cmid) and MR(cmid, ...), as pyverbs has them."""
+    client, _ = sides
+    with pytest.raises(PyverbsRDMAError, match="no device yet"):
+        Context(cmid=client.cmid)
+    client.resolve()
+    pd = PD(client.cmid)
+    mr = MR(client.cmid, 64, e.IBV_ACCESS_LOCAL_WRITE)
+    client.cmid.create_qp(init_attr())
+    client.cmid.post_recv(mr)
+    assert client.cmid.pd is not None and pd.handle == client.cmid.pd.handle
+    pd.close()
+    context = Context(cmid=client.cmid)
+    assert context.device is client.device
+    QP(client.cmid.pd, init_attr(scq=CQ(context, 4), rcq=CQ(context, 4))).close()
+    context.close()
+
+
+def test_a_protection_domain_of_the_program(two: Two) -> None:
+    context = Context(device=two.devices[0])
+    with PD(context) as pd:
+        info = AddrInfo(dst="10.0.0.2", dst_service=PORT)
+        cmid = CMID(creator=info, qp_init_attr=init_attr(), pd=pd, device=two.devices[0])
+        assert cmid.pd is pd and cmid.context is context and cmid.qpn
+        cmid.close()
+    with refuses(errno.EINVAL, "no destination"):
+        CMID(creator=AddrInfo(src="10.0.0.1"), device=two.devices[0])
 
 
 def test_conn_param() -> None:

@@ -6,6 +6,7 @@ import signal
 import traceback
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -289,6 +290,27 @@ def test_multicast() -> None:
     assert cmid.get_send_comp().status == 0
     child.join()
     cmid.close()
+
+
+def test_the_example_of_the_documentation(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (Path(__file__).parent.parent.parent / "docs" / "cm.md").read_text()
+    code = text.partition("```python")[2].partition("```")[0].replace("7471", str(20000 + os.getpid() % 10000))
+    names: dict[str, Any] = {}
+    exec(code, names)
+    listen = CMID.listen
+
+    def server(go: Pipe, back: Pipe) -> None:
+        def listening(cmid: CMID) -> None:
+            listen(cmid)
+            back.put("listening")
+
+        monkeypatch.setattr(CMID, "listen", listening)
+        names["serve"]()
+
+    child = Child(server)
+    assert child.back.get() == "listening"
+    names["ask"]()
+    child.join()
 
 
 def test_one_process_with_itself() -> None:

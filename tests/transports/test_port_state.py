@@ -3,12 +3,10 @@
 import pytest
 from tests.netsim.pair import (
     FLUSH_ERR,
-    OPS,
     RECV,
     RETRY_EXC_ERR,
     SEND,
     SUCCESS,
-    WR_BIND,
     WR_LOCAL_INV,
     WR_SEND,
     WR_WRITE,
@@ -122,9 +120,7 @@ def test_the_verbs_go_on(kind: int) -> None:
         assert pair.a.done()[-1] == (9, FLUSH_ERR)
         end = End(node, 64, CAP, QPT_UD)
         connect(end.qp, None, node, None)
-        end.peer = pair.b
         end.qp.close()
-        assert WR_BIND and OPS
 
 
 def test_messages_between_queue_pairs_of_one_port_need_it_too() -> None:

@@ -93,10 +93,9 @@ class Agreed:
         return VALUES["ACCESS_REMOTE_WRITE"] | reads
 
     def _rtr(self, machine: Machine, req: Req) -> tuple[dict[str, Any], int]:
-        self.vector.flow_label = req.flow_label
         values = {
             "qp_state": RTR,
-            "ah_attr": self.vector,
+            "ah_attr": self.vector.with_flow_label(req.flow_label),
             "path_mtu": req.path_mtu,
             "dest_qp_num": machine.remote_qpn,
             "rq_psn": self.psn,

@@ -32,7 +32,8 @@ HANDLES = 256
 
 _LOCAL_WRITE = 1
 _UD = 4
-_INIT, _RTR, _RTS, _SQE = (VALUES[name] for name in ("QPS_INIT", "QPS_RTR", "QPS_RTS", "QPS_SQE"))
+_RESET, _INIT, _RTR, _RTS = (VALUES[name] for name in ("QPS_RESET", "QPS_INIT", "QPS_RTR", "QPS_RTS"))
+_SQE, _ERR, _FLUSHED = (VALUES[name] for name in ("QPS_SQE", "QPS_ERR", "WC_WR_FLUSH_ERR"))
 _SEND, _INLINE = VALUES["WR_SEND"], VALUES["SEND_INLINE"]
 
 
@@ -76,6 +77,8 @@ class Gsi:
             port, self._owner, self._pd, self._send_cq, self._receive_cq, None, cap, _UD, False, None, GSI_QPN
         )
         self._start()
+        for queue in (self._receive_cq, self._send_cq):
+            queue.req_notify(False)
         #: Datagrams that could not be sent, since the queue was full or there is no way to the peer.
         self.unsent = 0
 
@@ -86,8 +89,6 @@ class Gsi:
             self._post(slot)
         self._qp.modify({"qp_state": _RTR}, qp_states.STATE)
         self._qp.modify({"qp_state": _RTS, "sq_psn": 0}, qp_states.STATE | qp_states.SQ_PSN)
-        for queue in (self._receive_cq, self._send_cq):
-            queue.req_notify(False)
 
     def _post(self, slot: int) -> None:
         element = SGE(self._memory.address + slot * SLOT, SLOT, self._mr.lkey)
@@ -113,7 +114,10 @@ class Gsi:
                 queue.ack(1)
                 queue.req_notify(False)
             if not found and not self._receive_cq.count():
-                return
+                break
+        if self._qp.state == _ERR and self._device.port.failure is None:
+            self._qp.modify({"qp_state": _RESET}, qp_states.STATE)  # a fault on demand: it begins anew
+            self._start()
 
     def _drain(self) -> int:
         """Takes completions; how many there were."""
@@ -132,6 +136,8 @@ class Gsi:
 
     def _on_receive(self, wc: Any) -> None:
         slot = int(wc.wr_id)
+        if wc.status == _FLUSHED:
+            return
         data = bytes(view(self._memory.address + slot * SLOT, SLOT)) if not wc.status else b""
         self._post(slot)
         if wc.status or wc.byte_len < GRH_SIZE:

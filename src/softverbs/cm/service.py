@@ -99,6 +99,7 @@ class Service:
         self._by_remote_qp: dict[tuple[int, int], Exchange] = {}
         self._times: list[tuple[int, int, Exchange]] = []
         self._order = 0
+        self._removed = False
         self._next_port = self.random.choice(EPHEMERAL)
         self._transactions = self.random.getrandbits(32) << 32
         #: Whether others on this host can be reached, so that the host's registry says where they are.
@@ -421,14 +422,20 @@ class Service:
         """How many messages of each kind were sent, received and dropped, and by what cause."""
         return dict(self.counts)
 
+    def on_removal(self) -> None:
+        """The device is gone, or about to go: applications are told, once. The lock is held."""
+        if not self._removed:
+            self._removed = True
+            for owner in list(self.identities):
+                owner.on_removal()
+
     def close(self) -> None:
         """Ends it, as the device does: peers are told once, applications of this side by DEVICE_REMOVAL."""
         with self.device.lock:
             if self not in self.device.chores:
                 return
+            self.on_removal()
             self.device.chores.remove(self)
-            for owner in list(self.identities):
-                owner.on_removal()
             if self.device.port.failure is None:
                 for exchange in list(self.exchanges.values()):
                     exchange.machine.close(self.now())

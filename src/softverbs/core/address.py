@@ -70,6 +70,20 @@ class AddressVector:
         self.is_global = is_global
         self.static_rate = static_rate
 
+    def with_flow_label(self, flow_label: int) -> "AddressVector":
+        """The same address with another flow label."""
+        return AddressVector(
+            self.dgid,
+            self.sgid_index,
+            flow_label,
+            self.hop_limit,
+            self.traffic_class,
+            self.sl,
+            self.port_num,
+            self.is_global,
+            self.static_rate,
+        )
+
 
 class AddressHandle:
     """An address handle: the path that datagrams to one address take."""

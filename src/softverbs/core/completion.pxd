@@ -42,7 +42,7 @@ cdef class CompChannel:
     cdef object queues
     cdef public int users
     cdef readonly bint closed
-    cdef push(self, CompletionQueue cq)
+    cpdef push(self, CompletionQueue cq)
     @cython.locals(cq=CompletionQueue)
     cpdef CompletionQueue pop(self)
     cpdef int forget(self, CompletionQueue cq)

@@ -52,7 +52,7 @@ cdef class Ring:
     cdef readonly uint64_t head
     cdef readonly uint64_t tail
     cdef uintptr_t slot(self, uint64_t index) noexcept
-    cdef uint64_t count(self) noexcept
+    cpdef uint64_t count(self) noexcept
     cdef bint full(self) noexcept
     cpdef relocate(self, uintptr_t address)
     cpdef restore(self)

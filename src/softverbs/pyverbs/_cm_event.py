@@ -1,13 +1,14 @@
 """Events of the connection manager, and the channels that they come by."""
 
 import errno
+import os
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from softverbs.cm.events import Event, Kind
 from softverbs.cm.identity import Identity
 from softverbs.device import Device, default_device
-from softverbs.pyverbs._bell import Bell
+from softverbs.pyverbs._bell import Bell, readable
 from softverbs.pyverbs._fields import instance, refused
 from softverbs.pyverbs.base import PyverbsCM, PyverbsObject
 
@@ -25,15 +26,18 @@ class CMEventChannel(PyverbsObject):
         :param device: Extension: of its identifiers; by default the process's
         """
         self._given = device
+        self._default: Device | None = None
         self._queue: deque[Event] | None = deque()
         self._bell = Bell()
 
     @property
     def device(self) -> Device:
         """Extension: the device of its identifiers."""
-        if self._given is None or not self._given.usable():
-            self._given = self._given if self._given is not None and self._given._removed else default_device()
-        return self._given
+        if self._given is not None:
+            return self._given
+        if self._default is None or self._default._pid != os.getpid():
+            self._default = default_device()
+        return self._default
 
     @property
     def fd(self) -> int:
@@ -87,6 +91,19 @@ class CMEventChannel(PyverbsObject):
             raise refused(f"{what}: the event channel was closed")
         return taken[0]
 
+    async def event(self) -> "CMEvent":
+        """Extension: the next event, for asyncio; one task at a time may wait on a channel. Needs a device that makes
+        progress by itself (a thread).
+        """
+        taken: list[Event] = []
+        while True:
+            self._open()
+            with self.device.lock:
+                self._take(taken)
+            if taken:
+                return CMEvent._of(_processed(taken[0]))
+            await readable(self._bell.fd)
+
     def _forget(self, identity: Identity) -> None:
         """Drops the events of an identifier that ends, and requests that nobody has seen; the lock is held."""
         if not self._queue:
@@ -117,8 +134,8 @@ class CMEventChannel(PyverbsObject):
         """Ends the channel. Twice does nothing."""
         queue, self._queue = self._queue, None
         self._bell.close()
-        if queue and self._given is not None and self._given.usable():
-            with self._given.lock:
+        if queue and queue[0].identity.device.usable():
+            with queue[0].identity.device.lock:
                 for event in queue:
                     if event.kind is Kind.CONNECT_REQUEST:
                         event.identity.close()
