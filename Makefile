@@ -25,9 +25,9 @@ demo:
 	.venv/demo/bin/softverbs demo
 
 test: lint
-	@if $(venv) headers; then $(MAKE) --no-print-directory test-compiled; \
-	else echo "-- no compiled core here: testing the uncompiled one only"; fi
-	@$(MAKE) --no-print-directory test-pure
+	@if $(venv) headers; then builds="test-compiled test-pure"; \
+	else builds=test-pure; echo "-- no compiled core here: testing the uncompiled one only"; fi; \
+	$(MAKE) --no-print-directory -j2 --output-sync=target $$builds
 
 test-compiled:
 	@$(venv) compiled

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """cm.py server|client CASE ADDRESS PORT: one side of a case of the connection manager. "cm.py cases" names the cases.
 
-The same program runs on both sides: it takes pyverbs where that is, else softverbs. The case "rping" speaks the
-protocol of rdma-core's rping, which can be the other side. Prints OK, or what is wrong.
+The same program runs on both sides: it takes pyverbs where that is, else softverbs. The cases "rping" and
+"mckey" speak the protocols of rdma-core's programs, which can be the other side; the "port" of mckey is a multicast
+group. Prints OK, or what is wrong.
 """
 
 import struct
@@ -27,6 +28,7 @@ except ImportError:
 
 TCP, UDP = cm.RDMA_PS_TCP, cm.RDMA_PS_UDP
 SIZE = 64
+GROUP_SIZE, GROUP_COUNT = 100, 10
 ASKED, ANSWERED = b"asked by the client", b"answered by the server"
 
 
@@ -288,6 +290,44 @@ def rping_client(address, port, rounds=3):
     end(side, one, True)
 
 
+def group(address, name):
+    """Joins a multicast group; the identifier, and where the group is."""
+    side = Side(UDP)
+    side.id.bind_addr(cmid.AddrInfo(src=address, port_space=UDP))
+    side.id.resolve_addr(cmid.AddrInfo(src=address, dst=name, port_space=UDP))
+    side.passed(cm.RDMA_CM_EVENT_ADDR_RESOLVED)
+    side.id.create_qp(q.QPInitAttr(qp_type=e.IBV_QPT_UD, cap=q.QPCap(max_send_wr=16, max_recv_wr=16)))
+    mrs = [side.id.reg_msgs(GROUP_SIZE + 40) for _ in range(GROUP_COUNT)]
+    for mr in mrs:
+        side.id.post_recv(mr)
+    side.id.join_multicast(addr=cmid.AddrInfo(src=name))
+    event = side.event(cm.RDMA_CM_EVENT_MULTICAST_JOIN)
+    where = cmid.UDParam(event)
+    event.ack_cm_event()
+    print("listening", flush=True)
+    return side, mrs, where
+
+
+def group_server(address, name):
+    """mckey: receives. The argument "port" is the group."""
+    side, mrs, _ = group(address, name)
+    for _ in mrs:
+        wc = side.id.get_recv_comp()
+        expect(
+            wc.status == e.IBV_WC_SUCCESS and wc.byte_len == GROUP_SIZE + 40,
+            "a datagram to the group: status %d, %d bytes, from QP %#x" % (wc.status, wc.byte_len, wc.src_qp),
+        )
+
+
+def group_client(address, name):
+    """mckey -s: sends."""
+    side, mrs, where = group(address, name)
+    ah = addr.AH(side.id.pd, attr=where.ah_attr)
+    for mr in mrs:
+        side.id.post_ud_send(mr, ah, rqpn=where.qp_num, length=GROUP_SIZE)
+        expect(side.id.get_send_comp().status == e.IBV_WC_SUCCESS, "send")
+
+
 CASES = {
     "client ends": (lambda a, p: connect_server(a, p, False), lambda a, p: connect_client(a, p, True)),
     "server ends": (lambda a, p: connect_server(a, p, True), lambda a, p: connect_client(a, p, False)),
@@ -296,6 +336,7 @@ CASES = {
     "synchronous": (synchronous_server, synchronous_client),
     "datagram": (datagram_server, datagram_client),
     "rping": (rping_server, rping_client),
+    "mckey": (group_server, group_client),
 }
 
 

@@ -140,8 +140,8 @@ class Matrix:
                 self.once(words, name, functools.partial(open_pair, timeout=12, retry_cnt=2), cases.nobody)
 
     def unreliable(self) -> None:
-        """UC and UD: every operation and size, Q_Keys, multicast."""
-        for words, open_pair, _ in self.directions():
+        """UC and UD: every operation and size, Q_Keys, multicast towards softverbs."""
+        for words, open_pair, target in self.directions():
             family = words.split()[-1]
             for mtu in self.mtus:
                 for op in unreliable.UC_OPS:
@@ -161,8 +161,9 @@ class Matrix:
                     self.run(words, open_ud, steps)
             with self.report.group(words, "UD another Q_Key; multicast: a member, and one who has left"):
                 self.once(words, "UD, another Q_Key: dropped", open_ud, unreliable.wrong_key)
-                step = functools.partial(unreliable.multicast, family=family)
-                self.once(words, f"UD, multicast to {unreliable.GROUPS[family]}", open_ud, step)
+                if target.about["package"] != "pyverbs":  # which cannot attach a queue pair to a group
+                    step = functools.partial(unreliable.multicast, family=family)
+                    self.once(words, f"UD, multicast to {unreliable.GROUPS[family]}", open_ud, step)
 
     def guest_loss(self, *words: str) -> str:
         """Runs guest-loss.sh in the virtual machine."""
@@ -270,16 +271,19 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--vm-addresses", default="10.77.0.2,fd77::2")
     parser.add_argument("--sections", default=",".join(SECTIONS), help="default: %(default)s")
     parser.add_argument("--mtus", default="1024,4096", help="path MTUs (default: %(default)s)")
+    parser.add_argument(
+        "--types", default=",".join(pingpong.RUNS), help="in the section pingpong (default: %(default)s)"
+    )
     parser.add_argument("--loss", type=float, default=5, help="percent, in the section loss (default: %(default)g)")
     parser.add_argument("--table", default="interop.tsv", help="where each case is written to")
     parser.add_argument("--capture", metavar="DEVICE", help="interface whose frames are captured and checked")
     parser.add_argument("--softverbs", default=f"{sys.executable} -m softverbs", help="for the section pingpong")
     options = parser.parse_args()
-    options.sections = options.sections.split(",")
+    options.sections, options.types = options.sections.split(","), options.types.split(",")
     options.mtus = [int(mtu) for mtu in options.mtus.split(",")]
-    unknown = set(options.sections) - set(SECTIONS)
-    if unknown:
-        parser.error(f"no such section: {', '.join(unknown)}")
+    for what, given, known in (("section", options.sections, SECTIONS), ("type", options.types, pingpong.RUNS)):
+        if unknown := set(given) - set(known):
+            parser.error(f"no such {what}: {', '.join(unknown)}")
     options.vm = shlex.split(options.vm)
     return options
 
@@ -331,7 +335,9 @@ def main() -> int:
             run_sections(options, report, watch)
         if "pingpong" in options.sections:
             with report.section("pingpong"), watch("pingpong"):
-                pingpong.run(report, options.vm, shlex.split(options.softverbs), ours, options.vm_addresses.split(","))
+                theirs = options.vm_addresses.split(",")
+                for kind in options.types:
+                    pingpong.run(report, kind, options.vm, shlex.split(options.softverbs), ours, theirs)
     finally:
         if watcher is not None:
             watcher.close()

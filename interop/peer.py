@@ -16,7 +16,6 @@ import itertools
 import json
 import os
 import random
-import socket
 import sys
 import time
 from typing import Any, Optional
@@ -129,20 +128,6 @@ def gid_text(address: str) -> str:
     return ipaddress.IPv6Address("::ffff:" + address if "." in address else address).exploded
 
 
-def joined(group: str, device: str) -> socket.socket:
-    """A socket that keeps an interface in a multicast group."""
-    index = socket.if_nametoindex(device)
-    if ":" in group:
-        sock = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
-        request = socket.inet_pton(socket.AF_INET6, group) + index.to_bytes(4, sys.byteorder)
-        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_JOIN_GROUP, request)
-    else:
-        sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        request = socket.inet_aton(group) + bytes(4) + index.to_bytes(4, sys.byteorder)
-        sock.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, request)
-    return sock
-
-
 class Peer:
     """The orders. Offsets are counted from the first byte after the guard."""
 
@@ -155,7 +140,6 @@ class Peer:
         self.pd = self.verbs.pd.PD(self.context)
         self.ends: "dict[int, End]" = {}
         self.names = itertools.count(1)
-        self.joined: "list[socket.socket]" = []
 
     def hello(self) -> "dict[str, Any]":
         """What this side is: package, GIDs as IPv6 addresses, whether it has completion counters."""
@@ -283,14 +267,11 @@ class Peer:
         it = self.ends[end]
         return bytes(it.mr.read(GRH, it.header)).hex()
 
-    def attach(self, end: int, group: str, device: Optional[str]) -> None:
-        """Makes the queue pair a member of a multicast group.
+    def attach(self, end: int, group: str) -> None:
+        """Makes the queue pair a member of a multicast group; pyverbs has nothing for that.
 
         :param group: IP address
-        :param device: interface whose IP is to join too, which rxe leaves to others; None: nothing
         """
-        if device is not None:
-            self.joined.append(joined(group, device))
         self.ends[end].qp.attach_mcast(self._group(group), 0)
 
     def detach(self, end: int, group: str) -> None:

@@ -92,9 +92,12 @@ def once(
                 kill(process)
 
 
-def run(report: Report, shell: "list[str]", softverbs: "list[str]", host: "list[str]", vm: "list[str]") -> None:
-    """All runs.
+def run(
+    report: Report, kind: str, shell: "list[str]", softverbs: "list[str]", host: "list[str]", vm: "list[str]"
+) -> None:
+    """All runs with one type of queue pair.
 
+    :param kind: one of RUNS
     :param shell: runs a command in the machine
     :param softverbs: our command line
     :param host: the host's IPv4 and IPv6 address
@@ -103,25 +106,24 @@ def run(report: Report, shell: "list[str]", softverbs: "list[str]", host: "list[
     environment = {**os.environ, "SOFTVERBS_ADDRESS": ",".join(host)}
     bare = {name: value for name, value in os.environ.items() if name != "SOFTVERBS_ADDRESS"}
     guarded = [*shell[:1], "-t", str(WAIT), *shell[1:]]
-    for kind, runs in RUNS.items():
-        program = f"ibv_{kind}_pingpong"
-        for index, family in enumerate(FAMILIES):
-            group = f"{kind} pingpong {family}"
-            for name, both, only in runs:
-                theirs = [*guarded, program, "-d", "rxe0", "-g", str(index + 1), "-c", *both]
-                mine = [*softverbs, "pingpong", "--type", kind, "-g", str(index), "-c", *both, *only]
-                with report.group(group, f"softverbs server and client against {program}, {name}"):
-                    with report.case(group, f"softverbs is the server, {name}"):
-                        once(mine, [*theirs, host[index]], [], ("softverbs", program), environment)
-                    with report.case(group, f"softverbs is the client, {name}"):
-                        # its server listens on IPv4 only, whatever the device's address is
-                        once(theirs, [*mine, vm[0]], shell, (program, "softverbs"), environment)
+    program = f"ibv_{kind}_pingpong"
     for index, family in enumerate(FAMILIES):
-        with report.group(f"rc pingpong {family}", DEFAULTS):
-            theirs = [*guarded, "ibv_rc_pingpong", "-d", "rxe0", "-g", str(index + 1), "-c"]
+        group = f"pingpong {kind} {family}"
+        theirs = [*guarded, program, "-d", "rxe0", "-g", str(index + 1), "-c"]
+        mine = [*softverbs, "pingpong", "--type", kind, "-g", str(index), "-c"]
+        for name, both, only in RUNS[kind]:
+            with report.group(group, f"softverbs server and client against {program}, {name}"):
+                with report.case(group, f"softverbs is the server, {name}"):
+                    once([*mine, *both, *only], [*theirs, *both, host[index]], [], ("softverbs", program), environment)
+                with report.case(group, f"softverbs is the client, {name}"):
+                    # its server listens on IPv4 only, whatever the device's address is
+                    once([*theirs, *both], [*mine, *both, *only, vm[0]], shell, (program, "softverbs"), environment)
+        if kind != "rc":
+            continue
+        with report.group(group, DEFAULTS):
             mine = [*softverbs, "pingpong"]
-            with report.case(f"rc pingpong {family}", "softverbs is the server, defaults"):
-                once(mine, [*theirs, host[index]], [], ("softverbs", "ibv_rc_pingpong"), bare)
+            with report.case(group, "softverbs is the server, defaults"):
+                once(mine, [*theirs, host[index]], [], ("softverbs", program), bare)
             if family == "IPv4":  # the client's device takes its address from the connection to the server
-                with report.case(f"rc pingpong {family}", "softverbs is the client, defaults"):
-                    once(theirs, [*mine, vm[0]], shell, ("ibv_rc_pingpong", "softverbs"), bare)
+                with report.case(group, "softverbs is the client, defaults"):
+                    once(theirs, [*mine, vm[0]], shell, (program, "softverbs"), bare)

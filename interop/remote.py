@@ -122,7 +122,7 @@ class Side:
 ORDERS = {  # names of the positional arguments
     "clear": ("length", "offset"), "fill": ("seed", "length", "offset"), "check": ("seed", "length", "offset"),
     "store": ("value", "offset"), "load": ("offset",), "recv": ("length", "offset", "wr_id"), "post": ("requests",),
-    "grh": (), "attach": ("group", "device"), "detach": ("group",), "aim": ("group",),
+    "grh": (), "attach": ("group",), "detach": ("group",), "aim": ("group",),
     "poll": ("count", "seconds"), "count": (), "state": (), "connect": ("remote",), "close": (), "close_qp": (),
 }  # fmt: skip
 

@@ -6,6 +6,7 @@
 # Needs root (a network namespace of its own, tap devices), Debian with apt, and the folder rxe-vm with the scripts that build
 # and boot the machine, and that install tcpdump and tshark. A capture with something wrong in it is kept in CACHE. Environment:
 #   RXE_VM   that folder                                  (default: ../shared/rxe-vm beside the repository)
+#   MATRIX   what is run: matrix.py, or cm_matrix.py (the connection manager)
 #   PYTHON   an interpreter that can import softverbs     (default: python3); its core should be compiled
 # Exit status: 0 all as it should be, 1 a case failed, 2 cannot run here.
 set -uo pipefail
@@ -42,8 +43,8 @@ trap '"$RXE_VM/stop.sh"; rm -rf "$RXEVM_RUN"' EXIT
 trap 'exit 1' INT TERM
 start() { "$RXE_VM/start.sh" "$cache" 1 || { cat "$RXEVM_RUN"/vm1/qemu.log >&2; return 1; }; }
 start || { echo "interop: once more" >&2; start; } || cannot "the virtual machine does not start"
-cp "$here/peer.py" "$here/guest-loss.sh" "$RXEVM_RUN/share/"
+cp "$here/peer.py" "$here/cm.py" "$here/guest-loss.sh" "$RXEVM_RUN/share/"
 
 export SOFTVERBS_ADDRESS=10.77.0.1,fd77::1 PYTHONDONTWRITEBYTECODE=1
 echo "host: Linux $(uname -r), softverbs $ours, $(tshark --version 2>/dev/null | head -1), $(tcpdump --version 2>&1 | head -1)"
-ip netns exec "$RXEVM_NS" "$PYTHON" "$here/matrix.py" --vm "$RXE_VM/run-in-vm -n 1" --table "$cache/interop.tsv" --capture tap1 "$@"
+ip netns exec "$RXEVM_NS" "$PYTHON" "$here/${MATRIX:-matrix.py}" --vm "$RXE_VM/run-in-vm -n 1" --table "$cache/interop.tsv" --capture tap1 "$@"

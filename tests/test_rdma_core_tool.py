@@ -114,6 +114,10 @@ def test_what_is_other_than_expected_is_said():
         "gone", "    expected  passed", "    found     it did not run",
         "new", "    expected  no such test", "    found     passed",
     ]  # fmt: skip
+    broken = tool.difference(
+        results(("tests.x.A.a", "passed")), results(("tests.x", "failed", "no import")), whole=True
+    )
+    assert broken == ["tests.x", "    expected  no such test", "    found     failed: no import"]
     assert not any("gone" in line for line in tool.difference(expected, found, whole=False))
 
 

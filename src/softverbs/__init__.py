@@ -81,7 +81,7 @@ _MODULES = {
     "softverbs.pyverbs.xrcd": "XRCD XRCDInitAttr",
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
-_SUBMODULES = ("cli", "core", "device", "faults", "links", "pyverbs", "verbs")
+_SUBMODULES = ("cli", "cm", "core", "device", "faults", "links", "pyverbs", "verbs")
 
 __all__ = ["__version__", "core_build", "install_as_pyverbs", *sorted(_HOMES)]  # noqa: PLE0604
 

@@ -21,7 +21,7 @@ LATENCY = ["#bytes", "#iterations", "t_min[usec]", "t_max[usec]", "t_typical[use
 LATENCY += ["99%[usec]", "99.9%[usec]"]
 PLAN: dict[str, Any] = {
     "test": "write", "latency": False, "sizes": [64], "iters": [10], "seconds": 0.0,
-    "depth": 16, "qps": 1, "mtu": 5, "busy": False,
+    "depth": 16, "qps": 1, "mtu": 5, "busy": False, "connection": "rc",
 }  # fmt: skip
 
 
@@ -54,6 +54,57 @@ def test_latency(test: str) -> None:
     assert (size, iterations) == ("8" if test == "atomic" else "2", "40")
     least, most, typical, mean, deviation, nearly, almost = map(float, numbers)
     assert 0 < least <= typical <= nearly <= almost <= most and least <= mean <= most and deviation >= 0
+
+
+@pytest.mark.parametrize(("test", "kind", "words"), [
+    ("write", "uc", ["-s", "5000", "-n", "40", "-t", "8", "-q", "2"]), ("send", "uc", ["-s", "5000", "-n", "40"]),
+    ("send", "ud", ["-n", "40"]), ("send", "ud", ["-s", "100", "-n", "40"]),
+])  # fmt: skip
+def test_unreliable_bandwidth(test: str, kind: str, words: list[str]) -> None:
+    here, there = both("perf", [], [test, "-c", kind, *words])
+    assert rows(here, BANDWIDTH) == rows(there, BANDWIDTH)
+    ((size, iterations, *_),) = rows(there, BANDWIDTH)
+    assert (size, iterations) == (words[1] if words[0] == "-s" else "4096", "40")
+    assert re.search(rf" Connection type +: {kind.upper()}$", there.out, re.MULTILINE)
+
+
+@pytest.mark.parametrize(("test", "kind"), [("write", "uc"), ("send", "uc"), ("send", "ud")])
+def test_unreliable_latency(test: str, kind: str) -> None:
+    here, there = both("perf", [], [test, "-c", kind, "--lat", "-n", "40"])
+    assert rows(here, LATENCY) == rows(there, LATENCY)
+    assert rows(there, LATENCY)[0][:2] == ["2", "40"]
+
+
+@pytest.mark.parametrize(("test", "kind"), [("write", "uc"), ("send", "uc"), ("send", "ud")])
+def test_losses_are_told(test: str, kind: str) -> None:
+    env = {"SOFTVERBS_FAULTS": "seed=1,drop=0.2"}
+    ends = both("perf", [], [test, "-c", kind, "-n", "100", "-s", "1000"], env=env)
+    told = [
+        re.search(rf"^ (\d+) of 100 messages arrived: {kind} does not repair losses$", done.out, re.M) for done in ends
+    ]
+    assert [done.code for done in ends] == [0, 0]
+    assert told[0] is not None and told[1] is not None
+    assert told[0][1] == told[1][1]
+    assert 40 < int(told[0][1]) < 100
+
+
+def test_a_loss_ends_a_latency_test() -> None:
+    """With a message, and not never."""
+    plan = Plan(**{**PLAN, "test": "send", "latency": True, "connection": "ud"})
+    assert plan.words == "perf over ud, which does not repair losses"
+    assert Plan(**PLAN).words == "perf"
+
+
+def test_all_sizes_of_datagrams() -> None:
+    _, there = both("perf", [], ["send", "-c", "ud", "-a", "-n", "2"])
+    assert [int(row[0]) for row in rows(there, BANDWIDTH)] == [1 << shift for shift in range(1, 13)]
+
+
+def test_a_datagram_that_is_too_long() -> None:
+    here, there = both("perf", [], ["send", "-c", "ud", "-s", "1025", "-m", "1024"])
+    text = "softverbs: a datagram has at most 1024 bytes here, not 1025\n"
+    assert (here.code, there.code, there.err) == (1, 1, text)
+    assert here.err.endswith(text)
 
 
 def test_atomic_bandwidth() -> None:
@@ -115,6 +166,21 @@ def test_contradictions(words: list[str]) -> None:
     assert result.stderr.count("\n") == 1 and "see softverbs perf --help" in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["read", "-c", "uc"], "uc has no read"),
+        (["atomic", "-c", "uc"], "uc has no atomic"),
+        (["write", "-c", "ud"], "ud has no write"),
+        (["send", "-c", "ud", "-q", "2"], "-q is for rc and uc"),
+    ],
+)
+def test_what_unreliable_connections_cannot_do(words: list[str], text: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        result = invoke("perf", *words, "-p", str(listener.getsockname()[1]), "127.0.0.1")
+    assert (result.exit_code, text in result.stderr) == (2, True)
+
+
 def test_an_atomic_has_one_size() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         result = invoke("perf", "atomic", "-s", "16", "-p", str(listener.getsockname()[1]), "127.0.0.1")
@@ -170,6 +236,7 @@ def test_a_client_that_goes_away() -> None:
     [
         ("test", "nonsense"), ("sizes", []), ("sizes", [0]), ("sizes", ["x"]), ("sizes", 5), ("sizes", [1, 2]),
         ("iters", [-1]), ("depth", 0), ("depth", 10**6), ("mtu", 6), ("seconds", "x"), ("more", 1),
+        ("connection", "xrc"), ("connection", "ud"), ("connection", 1),
     ],
 )  # fmt: skip
 def test_plans_are_checked(name: str, value: object) -> None:

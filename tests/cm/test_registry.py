@@ -9,6 +9,7 @@ from tests.forked import in_child
 
 from softverbs.cm import registry
 from softverbs.cm.addresses import Address, of_gid, parse
+from softverbs.device import Device
 
 GID = bytes(10) + b"\xff\xff" + bytes([127, 9, 8, 7])
 #: A port space that nobody else uses here.
@@ -31,12 +32,13 @@ def test_announce_and_find() -> None:
 
 
 def test_devices() -> None:
-    gid = os.urandom(16)
-    entry = registry.announce_device(gid)
-    assert entry is not None and registry.has_device(gid)
-    assert registry.announce_device(gid) is None
-    entry.close()
-    assert not registry.has_device(gid)
+    """An address at which somebody has the RoCE port is a device's."""
+    with Device(thread=False) as device:
+        ip = of_gid(device.link.gids[0]).ip
+        assert registry.has_device(ip)
+        assert not registry.has_device(ip[:3] + bytes([ip[3] ^ 1]))
+    assert not registry.has_device(ip)
+    assert not registry.has_device(parse("2001:db8::1").ip)
 
 
 def test_a_forked_child_does_not_keep_the_name() -> None:

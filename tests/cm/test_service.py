@@ -583,3 +583,32 @@ def test_a_device_that_is_removed(sim: Sim, nodes: tuple[Node, Node]) -> None:
     nodes[0].device.close()
     assert len(client.events) == 1
     sim.nodes.remove(nodes[0])
+
+
+@pytest.mark.parametrize(
+    "rule", ["post_send:every=2", "post_recv:every=2", "poll_cq:every=2", "completion:every=3:fail=LOC_LEN_ERR"]
+)
+def test_faults_on_demand_are_survived(sim: Sim, nodes: tuple[Node, Node], rule: str) -> None:
+    """Whatever fails in queue pair 1 is a lost datagram, at most."""
+    server = App(nodes[1])
+    address = server.listen(7000)
+    client = App(nodes[0])
+    client.resolve(address)
+    client.prepare()
+    for node in nodes:
+        node.device.faults.add(rule)
+    client.identity.connect(Param(qp_num=client.qp.qp_num))
+    server.request().accept()
+    client.finish()
+
+
+def test_where_no_datagram_can_go(sim: Sim, nodes: tuple[Node, Node]) -> None:
+    wire = service(nodes[0])._wire
+    wire.send(0, parse("2001:db8::1").gid, bytes(256))
+    assert wire.unsent == 1
+    for number in range(300):
+        wire.send(0, parse(f"10.0.{2 + number // 250}.{number % 250}").gid, bytes(256))
+    sim.run_for(SECOND // 100)
+    assert len(wire._handles) == 256 and wire.unsent < 300
+    client = App(nodes[0])
+    client.connect(App(nodes[1]).listen(7000))

@@ -9,6 +9,7 @@ from tests.pyverbs.world import CAP, PATH, SIGNALED, Side, World
 
 from softverbs.pyverbs import libibverbs_enums as e
 from softverbs.pyverbs.addr import AH, AHAttr, GlobalRoute
+from softverbs.pyverbs.cq import CQ
 from softverbs.pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr, QPInitAttrEx
 from softverbs.pyverbs.srq import SRQ, SrqAttr, SrqInitAttr, SrqInitAttrEx
 from softverbs.pyverbs.wr import SGE, RecvWR, SendWR
@@ -138,3 +139,60 @@ def settings() -> dict[str, int]:
 
 def native(value: int, width: int) -> bytes:
     return value.to_bytes(width, sys.byteorder)
+
+
+class Scene:
+    """XRC: side ``a`` has an initiator; side ``b`` its target, in a domain with two receive queues, with a CQ each."""
+
+    def __init__(self, world: World, **changes: Any) -> None:
+        self.world = world
+        self.domain = xrcd(world.b)
+        self.sent = CQ(world.a.context, 256)
+        self.came = [CQ(world.b.context, 256) for _ in range(2)]
+        self.srqs = [xsrq(world.b, self.domain, cq) for cq in self.came]
+        self.ini, self.tgt = initiator(world.a, self.sent), target(world.b, self.domain)
+        self.changes = changes
+
+    def connect(self) -> "Scene":
+        connect(self.world, self.ini, self.tgt, **self.changes)
+        return self
+
+    def wr(self, index: int, opcode: int = e.IBV_WR_SEND, wr_id: int = 1, length: int = 8, **what: Any) -> SendWR:
+        wr = self.world.a.wr(opcode, wr_id, length, **what)
+        wr.set_qp_type_xrc(self.srqs[index].get_srq_num())
+        return wr
+
+    def send(self, index: int, *args: Any, **what: Any) -> None:
+        self.ini.post_send(self.wr(index, *args, **what))
+        self.world.settle()
+
+    def sends(self) -> list[tuple[int, int]]:
+        return self.world.a.done(self.sent)
+
+    def receives(self, index: int) -> list[tuple[int, int]]:
+        return self.world.b.done(self.came[index])
+
+
+class Group:
+    """Two QPs of side ``b`` on one shared receive queue, and their peers of side ``a``."""
+
+    def __init__(self, world: World, qp_type: int = e.IBV_QPT_RC, max_wr: int = 64, **changes: Any) -> None:
+        self.world = world
+        self.srq = srq(world.b, max_wr)
+        self.came, self.sent = CQ(world.b.context, 256), CQ(world.a.context, 256)
+        self.takers = [make(world.b, qp_type, self.srq, self.came) for _ in range(2)]
+        self.senders = [make(world.a, qp_type, cq=self.sent) for _ in range(2)]
+        self.changes = changes
+
+    def connect(self) -> "Group":
+        for sender, taker in zip(self.senders, self.takers, strict=True):
+            self.world.connect(sender, taker, **self.changes)
+        return self
+
+    def send(self, index: int, wr_id: int = 1, length: int = 8, **what: Any) -> None:
+        self.senders[index].post_send(self.world.a.wr(e.IBV_WR_SEND, wr_id, length, **what))
+
+    def receives(self) -> list[tuple[int, int, int]]:
+        """wr_id, status and which of the two QPs."""
+        numbers = [qp.qp_num for qp in self.takers]
+        return [(wc.wr_id, wc.status, numbers.index(wc.qp_num)) for wc in self.world.b.poll(self.came)]

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import inspect
 import os
 import select
 from collections.abc import Iterator
@@ -450,7 +451,7 @@ def test_multicast(two: Two) -> None:
         receiver.cmid.leave_multicast(group)
     with refuses(errno.EINVAL, "comp_mask"):
         receiver.cmid.join_multicast(mc_attr=JoinMCAttrEx(group))
-    with pytest.raises(PyverbsUserError, match="AddrInfo or JoinMCAttrEx"):
+    with pytest.raises(PyverbsUserError, match="JoinMCAttrEx, is needed"):
         receiver.cmid.join_multicast()
     with refuses(errno.EINVAL, "no multicast"):
         receiver.cmid.join_multicast(addr=AddrInfo(src="10.0.0.1"))
@@ -581,7 +582,7 @@ def test_bad_input(two: Two, sides: tuple[Side, Side]) -> None:
     other.cmid.create_qp(init_attr())
     other.cmid.connect()
     with server.event(ce.RDMA_CM_EVENT_CONNECT_REQUEST) as event:
-        with pytest.raises(PyverbsUserError, match="listen ID"):
+        with pytest.raises(PyverbsUserError, match="needs listen_id"):
             CMID(creator=event)
         with refuses(errno.EINVAL, "nothing of datagrams"):
             UDParam(event)
@@ -592,6 +593,53 @@ def test_bad_input(two: Two, sides: tuple[Side, Side]) -> None:
     with refuses(errno.EINVAL, "CMID is closed"):
         child.accept()
     CMID().close()
+
+
+def test_a_qp_that_cannot_be_made_ready(two: Two, sides: tuple[Side, Side]) -> None:
+    """The peer has accepted, and then this side fails: CONNECT_ERROR here, and the peer is told."""
+    client, server = sides
+    server.listen()
+    client.resolve()
+    client.cmid.create_qp(init_attr())
+    client.cmid.connect()
+    child, _ = server.request()
+    child.create_qp(init_attr())
+    child.accept()
+    rule = client.device.faults.add("modify_qp:nth=1:errno=ENOMEM")
+    with client.event(ce.RDMA_CM_EVENT_CONNECT_ERROR) as event:
+        assert event.status == -errno.ENOMEM
+    client.device.faults.remove(rule)
+    server.expect(ce.RDMA_CM_EVENT_REJECTED)
+    assert child.query_qp(0)[0].qp_state == e.IBV_QPS_ERR
+
+
+def test_a_group_that_cannot_be_attached(two: Two) -> None:
+    side = Side(two.devices[0], ce.RDMA_PS_UDP)
+    side.cmid.bind_addr(AddrInfo(src="10.0.0.1", port_space=ce.RDMA_PS_UDP))
+    side.cmid.create_qp(init_attr(e.IBV_QPT_UD))
+    group = AddrInfo(src="230.0.0.1")
+    with two.devices[0].faults.applied("attach_mcast:errno=ENOMEM"):
+        side.cmid.join_multicast(addr=group)
+        with side.event(ce.RDMA_CM_EVENT_MULTICAST_ERROR) as event:
+            assert event.status == -errno.ENOMEM
+    side.cmid.leave_multicast(group)
+
+
+def test_calls_fail_on_demand(two: Two, sides: tuple[Side, Side]) -> None:
+    client, server = sides
+    with server.device.faults.applied("rdma_listen:errno=ENOMEM"), refuses(errno.ENOMEM, "Listen Failed"):
+        server.listen()
+    server.cmid.listen()
+    client.resolve()
+    with client.device.faults.applied("create_cq:errno=ENOMEM"), refuses(errno.ENOMEM):
+        client.cmid.create_qp(init_attr())
+    with client.device.faults.applied("create_qp:errno=ENOMEM"), refuses(errno.ENOMEM):
+        client.cmid.create_qp(init_attr())
+    client.cmid.create_qp(init_attr())
+    with client.device.faults.applied("rdma_connect:errno=ENOMEM"), refuses(errno.ENOMEM, "Failed to Connect"):
+        client.cmid.connect()
+    client.cmid.connect()
+    server.request()
 
 
 def test_objects_made_from_a_cmid(two: Two, sides: tuple[Side, Side]) -> None:
@@ -610,6 +658,9 @@ def test_objects_made_from_a_cmid(two: Two, sides: tuple[Side, Side]) -> None:
     assert context.device is client.device
     QP(client.cmid.pd, init_attr(scq=CQ(context, 4), rcq=CQ(context, 4))).close()
     context.close()
+    client.cmid.close()
+    with refuses(errno.EINVAL, "closed"):
+        mr.lkey  # noqa: B018
 
 
 def test_a_protection_domain_of_the_program(two: Two) -> None:
@@ -621,6 +672,75 @@ def test_a_protection_domain_of_the_program(two: Two) -> None:
         cmid.close()
     with refuses(errno.EINVAL, "no destination"):
         CMID(creator=AddrInfo(src="10.0.0.1"), device=two.devices[0])
+
+
+#: Class -> method -> its parameters in pyverbs of rdma-core 65, in order.
+SIGNATURES = {
+    ConnParam: {
+        "__init__": "resources depth flow_control retry rnr_retry srq qp_num data_len",
+        "set_private_data": "data",
+    },
+    JoinMCAttrEx: {"__init__": "addr comp_mask join_flags"},
+    UDParam: {"__init__": "cm_event"},
+    AddrInfo: {
+        "__init__": "src dst src_service dst_service port_space flags",
+        "get_addrinfo": "src dst src_service dst_service port_space flags",
+        "close": "",
+    },
+    CMEvent: {"__init__": "channel", "ack_cm_event": "", "event_str": "", "close": ""},
+    CMEventChannel: {"__init__": "", "close": ""},
+    CMID: {
+        "__init__": "creator qp_init_attr pd port_space listen_id",
+        "close": "",
+        "get_request": "",
+        "bind_addr": "lai",
+        "resolve_addr": "rai timeout_ms",
+        "join_multicast": "addr mc_attr context",
+        "leave_multicast": "addr",
+        "resolve_route": "timeout_ms",
+        "listen": "backlog",
+        "connect": "param",
+        "disconnect": "",
+        "accept": "param",
+        "establish": "",
+        "set_local_ece": "ece",
+        "get_remote_ece": "",
+        "create_qp": "qp_init",
+        "query_qp": "attr_mask",
+        "init_qp_attr": "qp_state",
+        "reg_msgs": "size",
+        "reg_read": "size",
+        "reg_write": "size",
+        "post_recv": "mr length",
+        "post_send": "mr flags length",
+        "post_read": "mr length remote_addr rkey flags",
+        "post_write": "mr length remote_addr rkey flags",
+        "post_ud_send": "mr ah rqpn flags length",
+        "get_recv_comp": "",
+        "get_send_comp": "",
+        "set_option": "level optname optval optlen",
+        "reject": "private_data",
+        "resolve_addrinfo": "node service port_space flags",
+        "query_addrinfo": "",
+    },
+}
+PROPERTIES = {
+    ConnParam: "qpn private_data",
+    JoinMCAttrEx: "join_flags comp_mask",
+    UDParam: "qp_num qkey ah_attr",
+    CMEvent: "event_type private_data",
+    CMID: "dev_name port_num event_channel context pd qpn",
+}
+
+
+def test_names_and_parameters_are_those_of_pyverbs() -> None:
+    for kind, methods in SIGNATURES.items():
+        for name, wanted in methods.items():
+            parameters = list(inspect.signature(getattr(kind, name)).parameters)[1:]
+            assert parameters[: len(wanted.split())] == wanted.split(), (kind, name)
+            assert all(extension == "device" for extension in parameters[len(wanted.split()) :]), (kind, name)
+    for kind, names in PROPERTIES.items():
+        assert all(hasattr(kind, name) for name in names.split())
 
 
 def test_conn_param() -> None:

@@ -3,6 +3,7 @@
 import errno
 import os
 import signal
+import threading
 import traceback
 import warnings
 from collections.abc import Callable
@@ -11,6 +12,9 @@ from typing import Any
 
 import pytest
 
+from softverbs.cm.addresses import of_gid
+from softverbs.cm.service import service_of
+from softverbs.device import Device
 from softverbs.pyverbs import libibverbs_enums as e
 from softverbs.pyverbs import librdmacm_enums as ce
 from softverbs.pyverbs.addr import AH
@@ -168,6 +172,23 @@ def test_an_address_is_taken_once() -> None:
     third = CMID(creator=passive("127.0.0.1", port=port))
     third.listen()
     third.close()
+
+
+def test_the_address_of_another_device_is_its_own() -> None:
+    """Nobody else can listen there, nor is a listener on all addresses found there."""
+    with Device() as other, CMID(creator=passive(None), qp_init_attr=init_attr()) as listener:
+        listener.listen()
+        assert listener.local_addr is not None
+        address = of_gid(other.link.gids[0]).text
+        with pytest.raises(PyverbsRDMAError, match="no address of this device") as caught:
+            CMID(creator=passive(address))
+        assert caught.value.error_code == errno.EADDRNOTAVAIL
+        with other.lock:
+            service_of(other)
+        client = CMID(creator=AddrInfo(dst=address, dst_service=str(listener.local_addr[1])), qp_init_attr=init_attr())
+        with pytest.raises(PyverbsRDMAError, match="reason 8"):
+            client.connect()
+        client.close()
 
 
 def test_refused_and_nobody_there() -> None:
@@ -343,3 +364,59 @@ def test_one_process_with_itself() -> None:
     for cmid in (child, client, server):
         cmid.close()
     channel.close()
+
+
+def test_two_threads_of_one_process() -> None:
+    """The synchronous API on one device, a thread at each end."""
+    listener = CMID(creator=passive("127.0.0.1"), qp_init_attr=init_attr())
+    listener.listen()
+    assert listener.local_addr is not None
+    port = str(listener.local_addr[1])
+    failures: list[BaseException] = []
+
+    def server() -> None:
+        try:
+            for _ in range(3):
+                serve(listener)
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=server)
+    thread.start()
+    for _ in range(3):
+        ask(CMID(creator=active(port), qp_init_attr=init_attr()))
+    thread.join()
+    assert not failures
+    listener.close()
+
+
+def test_closing_wakes_who_waits() -> None:
+    """A thread that waits for a request, an event or a completion is told when what it waits for ends."""
+    listener = CMID(creator=passive("127.0.0.1"), qp_init_attr=init_attr())
+    listener.listen()
+    channel = CMEventChannel()
+    datagrams = CMID(creator=channel, port_space=ce.RDMA_PS_UDP)
+    datagrams.bind_addr(passive("127.0.0.1", ce.RDMA_PS_UDP))
+    datagrams.create_qp(init_attr(e.IBV_QPT_UD))
+    told: list[BaseException] = []
+
+    def wait(call: Callable[[], object]) -> None:
+        try:
+            call()
+        except PyverbsRDMAError as error:
+            told.append(error)
+
+    calls = (listener.get_request, lambda: CMEvent(channel), datagrams.get_recv_comp)
+    threads = [threading.Thread(target=wait, args=(call,)) for call in calls]
+    for thread in threads:
+        thread.start()
+    device = channel.device
+    while device._waiting < len(threads):
+        os.sched_yield()
+    listener.close()
+    datagrams.close()
+    channel.close()
+    for thread in threads:
+        thread.join(timeout=30)
+        assert not thread.is_alive()
+    assert len(told) == 3

@@ -389,10 +389,10 @@ def test_a_device_forgets_contexts_that_are_gone(device: Device) -> None:
 
 def test_the_device_of_the_process_is_listed() -> None:
     code = (
-        "from softverbs.pyverbs.device import Context, get_device_list\n"
+        "from softverbs.pyverbs.device import Context, get_device_list, rdma_get_devices\n"
         "(device,) = get_device_list()\n"
         "with Context(name=device.name.decode()) as context:\n"
-        "    assert len(get_device_list()) == 1\n"
+        "    assert len(get_device_list()) == 1 and rdma_get_devices()[0].guid == device.guid\n"
         "    print(device, '/', context.query_gid(1, 0))\n"
         "assert device.index == 0"
     )

@@ -25,7 +25,7 @@ from softverbs.pyverbs.addr import AH, AHAttr, GlobalRoute
 from softverbs.pyverbs.base import inc_rkey
 from softverbs.pyverbs.mr import MR, MW, MWBindInfo
 from softverbs.pyverbs.pyverbs_error import PyverbsRDMAError
-from softverbs.pyverbs.qp import DataBuffer, QPAttr
+from softverbs.pyverbs.qp import DataBuffer, QPAttr, QPInitAttrEx
 from softverbs.pyverbs.wr import SGE
 
 
@@ -382,7 +382,43 @@ def test_an_xrc_qp_needs_the_number_of_an_srq(lone: Pair) -> None:
     assert "wr_set_xrc_srqn has not been called" in refused(errno.EINVAL, qp.wr_complete)
 
 
+def test_a_qp_that_is_closed_in_a_section_frees_who_waits(lone: Pair) -> None:
+    qp = lone.qp
+    qp.wr_start()
+    answers: list[PyverbsRDMAError] = []
+
+    def wait() -> None:
+        with pytest.raises(PyverbsRDMAError, match="closed") as caught:
+            qp.wr_start()
+        answers.append(caught.value)
+
+    threads = [threading.Thread(target=wait, daemon=True) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    qp.close()
+    for thread in threads:
+        thread.join(10)
+    assert len(answers) == 2
+    assert "closed" in refused(errno.EINVAL, qp.wr_complete)
+
+
 # -- the functions of the manual page
+
+
+def test_the_function_makes_what_the_attributes_ask_for(lone: Pair) -> None:
+    """ibv_create_qp_ex(3): with IBV_QP_INIT_ATTR_SEND_OPS_FLAGS the QP has the extended API."""
+    attr = QPInitAttrEx(
+        e.IBV_QPT_RC,
+        scq=lone.a.cq,
+        rcq=lone.a.cq,
+        pd=lone.a.pd,
+        comp_mask=e.IBV_QP_INIT_ATTR_PD | e.IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+        send_ops_flags=e.IBV_QP_EX_WITH_SEND,
+    )
+    made = verbs.ibv_create_qp_ex(lone.a.context, attr)
+    assert made is not None and verbs.ibv_qp_to_qp_ex(made) is made
+    assert verbs.ibv_wr_start(made) == 0 and verbs.ibv_wr_abort(made) == 0
+    assert verbs.ibv_destroy_qp(made) == 0
 
 
 def test_functions(lone: Pair) -> None:

@@ -411,3 +411,47 @@ def test_an_xrc_srq_is_for_targets_only(kind: int) -> None:
         with pytest.raises(PyverbsRDMAError) as caught:
             node.qp(pd, cq, kind=kind, srq=srq)
         assert caught.value.errno == errno.EINVAL
+
+
+# -- SQD
+
+
+@pytest.mark.parametrize("kind", ALLOWED, ids=[TYPES[kind] for kind in ALLOWED])
+@pytest.mark.parametrize("busy", [False, True])
+@pytest.mark.parametrize("notify", [0, 1])
+def test_the_send_queue_is_drained(kind: int, busy: bool, notify: int) -> None:
+    """SQ_DRAINED, once, if asked for: when what had started is done (ibv_modify_qp(3), IBA 10.3.1.5)."""
+    with Pair(kind=kind, path_mtu=1) as pair:
+        for _ in range(2):
+            pair.b.receive(0x8000, 5000)
+        if busy:
+            pair.a.post(WR_SEND, 0, 2000)
+            pair.a.node.device.progress()
+        pair.a.qp.modify({"qp_state": SQD, "en_sqd_async_notify": notify}, 1 | 1 << 2)
+        pair.a.post(WR_SEND, 0, 100, wr_id=9)
+        pair.sim.run_for(1_000_000)
+        assert [event for event, _ in pair.a.node.events()] == [5] * notify
+        assert pair.a.done() == [(0, 0)] * busy
+        move(pair.a.qp, RTS)
+        pair.sim.settle()
+        assert pair.a.done() == [(9, 0)]
+        assert pair.a.node.events() == []
+
+
+@pytest.mark.parametrize("kind", [QPT_RC, QPT_UC, QPT_XRC_SEND])
+def test_another_path_while_it_is_drained(kind: int) -> None:
+    """What is sent from then on takes it."""
+    with Pair(kind=kind) as pair:
+        pair.b.receive(0x8000, 100)
+        move(pair.a.qp, SQD)
+        pair.a.qp.modify({"qp_state": SQD, "ah_attr": AddressVector(pair.b.node.gid, traffic_class=0x20)}, 1 | 1 << 7)
+        move(pair.a.qp, RTS)
+        pair.a.post(WR_SEND, 0, 8)
+        assert pair.a.status() == 0
+        nowhere = pair.sim.node()
+        move(pair.a.qp, SQD)
+        pair.a.qp.modify({"qp_state": SQD, "ah_attr": AddressVector(nowhere.gid)}, 1 | 1 << 7)
+        move(pair.a.qp, RTS)
+        pair.a.post(WR_SEND, 0, 8)
+        pair.sim.run_for(1_000_000)
+        assert nowhere.stats()["frames_received"] > 0

@@ -453,3 +453,58 @@ def test_counters_attach_to_a_target() -> None:
         with pytest.raises(PyverbsRDMAError) as caught:
             pair.b.qp.attach_comp_cntr(pair.b.node.counter(), 1, 0)
         assert caught.value.errno == errno.EBUSY
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_read_is_answered_from_its_own_domain_whatever_follows(again: bool) -> None:
+    """Another request names a queue of another domain before the answer is written, or asked for again."""
+    with xrc() as pair:
+        other_pd = pair.b.node.pd()
+        other, cq = queue(pair, other_pd)
+        theirs = pair.b.node.region(other_pd, 0x2000, ALL, iova=0x700000)
+        other.post_recv(RecvWR(1, 1, [SGE(theirs.iova, 0x1000, theirs.key)]))
+        pair.b.put(0, bytes(range(250)) * 20)
+        if again:
+            pair.rule = dropping(*[XRC | code for code in frames.RESPONSES], times=3)
+        pair.a.post(WR_READ, 0x2000, 4000, 0)
+        pair.a.post(WR_SEND, 0, 700, srqn=other.srq_num)
+        assert [wc.status for wc in pair.a.wait(2)] == [SUCCESS] * 2
+        assert pair.a.at(0x2000, 4000) == pair.b.at(0, 4000)
+        assert [wc.status for wc in cq.poll(2)] == [SUCCESS]  # type: ignore[attr-defined]
+
+
+def test_a_write_and_messages_of_several_domains_take_turns() -> None:
+    with xrc() as pair:
+        places = []
+        for number in range(3):
+            pd = pair.b.node.pd()
+            srq, _ = queue(pair, pd)
+            places.append((srq, pair.b.node.region(pd, 0x2000, ALL, iova=0x700000 + 0x10000 * number)))
+        for turn in range(4):
+            for number, (srq, region) in enumerate(places):
+                srq.post_recv(RecvWR(turn, 1, [SGE(region.iova + 0x1000, 0x1000, region.key)]))
+                pair.a.put(0x400 * number, bytes([16 * number + turn + 1]) * 0x400)
+                for opcode, at in ((WR_SEND, 0), (WR_WRITE, 0), (WR_READ, 0x4000 + 0x400 * number)):
+                    source = 0x400 * number if opcode != WR_READ else at
+                    wr = pair.a.wr(opcode, source, 0x400, srqn=srq.srq_num, flags=2 | FENCE)
+                    wr.set_wr_rdma(region.key, region.iova)
+                    pair.a.qp.post_send(wr)
+            assert [wc.status for wc in pair.a.wait(9)] == [SUCCESS] * 9
+            for number, (_, region) in enumerate(places):
+                assert region.at(0, 0x400) == region.at(0x1000, 0x400) == pair.a.at(0x4000 + 0x400 * number, 0x400)
+
+
+def test_a_queue_that_is_closed_in_the_middle_of_a_message() -> None:
+    """The message cannot go on: invalid request. Nothing is written any more."""
+    with xrc() as pair:
+        other, _ = queue(pair)
+        receive(pair, other, 0x9000, 1000, 5)
+        qpn = pair.b.qp.qp_num
+        head = struct.pack(">I", other.srq_num)
+        pair.inject(pair.a, frames.put_bth(XRC, qpn, 0x1000) + head + b"1" * 256)
+        other.close()
+        pair.inject(pair.a, frames.put_bth(XRC | 1, qpn, 0x1001) + head + b"2" * 256)
+        pair.sim.run_for(MS)
+        assert pair.b.at(0x9100, 256) == bytes(256)
+        assert pair.b.qp.state == ERR
+        assert pair.b.done() == []

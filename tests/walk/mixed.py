@@ -5,24 +5,15 @@ What reliable lines do is known beforehand; what unreliable ones do is known fro
 Every completion is checked when it comes, everything else when all is quiet.
 """
 
-from collections import Counter, deque
+from collections import Counter
 from random import Random
 from typing import Any
 
 from tests.netsim import frames
 from tests.netsim.pair import (
-    WR_ATOMIC_WRITE,
     WR_BIND,
-    WR_CAS,
-    WR_FAA,
     WR_FLUSH,
     WR_LOCAL_INV,
-    WR_READ,
-    WR_SEND,
-    WR_SEND_IMM,
-    WR_SEND_INV,
-    WR_WRITE,
-    WR_WRITE_IMM,
 )
 from tests.netsim.sim import (
     ERR,
@@ -42,6 +33,7 @@ from tests.netsim.sim import (
     connect,
     move,
 )
+from tests.walk.drawing import draw, pool_of
 from tests.walk.model import WalkError, check
 from tests.walk.plan import Trace
 from tests.walk.receivers import GROUP_QP, Datagrams, Pool, Stream
@@ -59,10 +51,13 @@ from tests.walk.sides import (
 
 ACCESS = 15 | 768
 TROUBLES = {
-    QPT_RC: ("err", "lkey", "rkey", "sqd"), QPT_UC: ("err", "lkey", "small", "reset", "sqd"),
-    QPT_UD: ("err", "lkey", "small", "reset", "sqd"), QPT_XRC_SEND: ("err", "lkey", "rkey", "sqd"),
+    QPT_RC: ("err", "lkey", "rkey", "sqd", "port"), QPT_UC: ("err", "lkey", "small", "reset", "sqd", "port"),
+    QPT_UD: ("err", "lkey", "small", "reset", "sqd", "port"), QPT_XRC_SEND: ("err", "lkey", "rkey", "sqd", "port"),
     QPT_XRC_RECV: ("err",),
 }  # fmt: skip
+
+
+COMM_EST, PORT_ACTIVE, PORT_ERR, SRQ_LIMIT_REACHED, LAST_WQE_REACHED = 4, 9, 10, 15, 16
 
 
 class Line:
@@ -102,6 +97,8 @@ class MixedWalk:
             self._add_line(kind, nodes)
         self.by_number = {(side.node, side.qp.qp_num): side for side in self.sides}
         self.fault: tuple[Side, str] | None = None
+        self.armed: Counter[Any] = Counter()  # limits of shared queues
+        self.moved: Counter[Node] = Counter()  # changes of the state of ports
         self.resets = Counter[Node]()
 
     def _add_line(self, kind: int, nodes: list[Node]) -> None:
@@ -134,7 +131,7 @@ class MixedWalk:
         return [frame]
 
     def _hear(self, node: Node, dgid: bytes, frame: bytes) -> None:
-        if covered(frame) not in self.genuine:
+        if covered(frame) not in self.genuine or not node.port.up:
             return
         self._keep_supplied(node)
         number = frames.bth(frame).qpn
@@ -172,117 +169,6 @@ class MixedWalk:
         kit = self.kits[node]
         if kit.unreliable and kit.srq.ring.count() < 8:
             self._supply_queue(kit.pool, kit.srq, 8)
-
-    # -- drawing
-
-    def draw(self, side: Side, last: bool = False) -> Work | None:
-        """The next request of a side; None where there is nothing to be done."""
-        rng = self.rng
-        draws = DRAWS[side.kind]
-        opcode = rng.choices(tuple(draws), tuple(draws.values()))[0]
-        if last:
-            opcode = WR_SEND if side.kind == QPT_UD else WR_WRITE
-        most = min(3 * self.mtu, 4096) if side.kind == QPT_UD else 3 * self.mtu
-        kind = rng.random()
-        length = 0 if kind < 0.1 else rng.randint(1, 100) if kind < 0.5 else rng.randint(1, most)
-        if opcode in (WR_CAS, WR_FAA, WR_ATOMIC_WRITE):
-            length = 8
-        work = Work(len(side.works), opcode, length, signaled=last or rng.random() < 0.5)
-        if work.number - side.retired > 12:
-            work.signaled = True
-        if opcode in (WR_SEND_IMM, WR_WRITE_IMM):
-            work.imm = rng.getrandbits(32)
-        if side.kind == QPT_UD:
-            self._aim_datagram(side, work)
-        else:
-            self._aim(side, work)
-        if self.fault is not None and self.fault[0] is side:
-            self._spoil(work, self.fault[1])
-        return self._place(side, work)
-
-    def _aim_datagram(self, side: Side, work: Work) -> None:
-        work.target = self.rng.choice([other for other in self.sides if other.kind == QPT_UD])
-        work.group = self.rng.random() < 0.2
-
-    def _aim(self, side: Side, work: Work) -> None:
-        """Where it goes in the peer's memory, and by which key; sometimes it ends the peer's window instead."""
-        rng, peer = self.rng, side.peer
-        assert peer is not None
-        work.key = peer.end.memory.key
-        low, high = peer.source, peer.end.memory.size
-        window = peer.window
-        if window is not None and peer.open_state == "open" and rng.random() < 0.4:
-            if side.kind == QPT_RC and rng.random() < 0.25:
-                work.opcode, work.imm, work.length = WR_SEND_INV, window.rkey, min(work.length, 3 * self.mtu)
-                peer.open_state = "closing"
-            elif work.opcode in (WR_WRITE, WR_WRITE_IMM, WR_READ):
-                work.key = window.rkey
-                low, high = peer.opening[0], sum(peer.opening)
-                work.length = min(work.length, high - low)
-        if work.opcode in (WR_CAS, WR_FAA, WR_ATOMIC_WRITE):
-            work.to = peer.end.memory.size - 8 * rng.randint(1, 8)
-            work.add, work.swap = rng.getrandbits(64), rng.getrandbits(64)
-            now = bytes(side.ahead[work.to : work.to + 8])
-            if work.opcode == WR_CAS and rng.random() < 0.6:
-                work.add = int.from_bytes(now, "little")
-        elif not work.sends:
-            work.to = rng.randint(low, high - work.length)
-
-    def _spoil(self, work: Work, fault: str) -> None:
-        if (fault == "lkey" and not work.sends and not work.writes) or (
-            fault == "rkey" and (work.sends or not work.length)
-        ):
-            return
-        if work.opcode == WR_SEND_INV:
-            return
-        work.fault = fault
-        work.length = max(work.length, 1) if work.opcode != WR_ATOMIC_WRITE else 8
-        if fault == "rkey":
-            work.key ^= 0x5500
-        self.fault = None
-        self.tally[f"fault {fault}"] += 1
-
-    def _place(self, side: Side, work: Work) -> Work | None:
-        """Its local side: what it carries, or where its result goes; and what it will have done."""
-        rng = self.rng
-        if work.sends or work.writes:
-            parts = [work.length] if work.length < 4 else self._split(work.length)
-            for size in parts:
-                work.places.append((rng.randint(0, side.source - size), size))
-            work.data = b"".join(bytes(side.mirror[offset : offset + size]) for offset, size in work.places)
-        elif work.reads:
-            work.result = side.results.slot([work.length], [rng.randrange(12)])
-            if work.result is None:
-                return None
-            work.places = work.result.places
-        if side.reliable:
-            self._foresee(side, work)
-        return work
-
-    def _split(self, length: int) -> list[int]:
-        cut = self.rng.randint(0, length)
-        return [cut, length - cut]
-
-    def _foresee(self, side: Side, work: Work) -> None:
-        """Reliable lines do everything, once, in order."""
-        peer = side.peer
-        assert peer is not None
-        if work.takes or work.opcode == WR_SEND_INV:
-            work.pool = self.rng.choice(peer.kit.xpools) if side.kind == QPT_XRC_SEND else self._pool_of(peer)
-            side.expected.setdefault(id(work.pool), deque()).append(work)
-        elif side.kind == QPT_XRC_SEND:
-            work.pool = self.rng.choice(peer.kit.xpools)
-        if work.fault:
-            return
-        if work.opcode == WR_READ:
-            work.data = bytes(side.ahead[work.to : work.to + work.length])
-        else:
-            found = work.apply(side.ahead)
-            work.data = found if work.atomic else work.data
-
-    @staticmethod
-    def _pool_of(side: Side) -> Pool:
-        return side.kit.pool if side.shared else side.own
 
     # -- memory windows
 
@@ -385,12 +271,14 @@ class MixedWalk:
                     side.works = side.works[: len(side.works) - len(works)]
                     side.post(works)
         self._supply(rng.random() < 0.7)
+        if rng.random() < 0.1:
+            self._turn_queue()
         self.sim.run_for(rng.choice((0, 0, 20 * US, 300 * US, 3 * MS)))
         self._collect()
 
     def draw_into(self, side: Side, works: list[Work]) -> Work | None:
         """Draws one more of a list that is posted at once."""
-        work = self.draw(side)
+        work = draw(self, side)
         if work is not None:
             works.append(work)
             side.works.append(work)
@@ -417,13 +305,26 @@ class MixedWalk:
                 return
             srq.post_recv(receive_of(pool, slot, 0))
 
+    def _turn_queue(self) -> None:
+        """Another size of a shared queue, or a limit."""
+        rng = self.rng
+        kit = rng.choice(list(self.kits.values()))
+        _, srq = rng.choice(kit.queues())
+        if rng.random() < 0.5:
+            srq.modify(rng.randint(max(srq.ring.count(), 10), 48), None)
+            return
+        limit = rng.randint(1, srq.max_wr)
+        self.note(f"limit {limit} of a queue with {srq.ring.count()}")
+        srq.modify(None, limit)
+        self.armed[srq] += 1
+
     # -- troubles
 
     def _begin_trouble(self, kind: str, side: Side) -> None:
         self.note(f"trouble: {kind} at {side.name}")
         self.tally[f"trouble {kind}"] += 1
         line = self._line(side)
-        if line is not None and kind != "sqd":
+        if line is not None and kind not in ("sqd", "port"):
             line.trouble = True
         if kind in ("lkey", "rkey"):
             self.fault = side, kind
@@ -434,10 +335,17 @@ class MixedWalk:
             if side.qp.state == RTS:
                 move(side.qp, SQD)
                 self.sim.after(self.rng.randrange(5 * MS), lambda: self._wake(side))
+        elif kind == "port":
+            self._set_port(side.node, False)
+            self.sim.after(self.rng.randrange(3 * MS), lambda: self._set_port(side.node, True))
         elif kind == "err":
             self._stop(side)
         else:
             self._reset(side)
+
+    def _set_port(self, node: Node, up: bool) -> None:
+        self.moved[node] += node.port.up != up
+        node.port.set_state(up)
 
     @staticmethod
     def _wake(side: Side) -> None:
@@ -534,7 +442,7 @@ class MixedWalk:
             for side in self.sides:
                 self._wake(side)
                 if side.ready and side.works and not side.works[-1].signaled:
-                    work = self.draw(side, last=True)
+                    work = draw(self, side, last=True)
                     if work is not None:
                         side.post([work])
             if all(side.retired == len(side.works) for side in self.sides):
@@ -563,7 +471,7 @@ class MixedWalk:
         self.note(f"{side.name} {what} #{wc.wr_id & 0xFFFFFFFF}: status {wc.status} {wc.reason}")
         self.tally["completions"] += 1
         if receive:
-            side.on_receive(wc, pool or self._pool_of(side))
+            side.on_receive(wc, pool or pool_of(side))
         else:
             check(pool is None, f"{side.name}: a request completed in the queue of an SRQ")
             side.on_send(wc)
@@ -579,7 +487,37 @@ class MixedWalk:
             side.check_memory()
         for kit in self.kits.values():
             self._check_queues(kit)
+            self._check_events(kit)
         self.tally["epochs"] += 1
+
+    def _check_events(self, kit: Kit) -> None:
+        """None that has no reason; those of ports and limits exactly."""
+        events = Counter(kit.node.events())
+        for (kind, element), count in events.items():
+            self.tally[f"event {kind}"] += count
+            side = self.by_number.get((kit.node, getattr(element, "qp_num", -1)))
+            if kind in (PORT_ERR, PORT_ACTIVE):
+                continue
+            if kind == SRQ_LIMIT_REACHED:
+                check(count <= self.armed[element], f"{count} events of a limit, armed {self.armed[element]} times")
+                self.armed[element] = 0
+            elif kind == LAST_WQE_REACHED:
+                check(side is not None and side.shared, "the last receive of a queue that is not shared")
+            elif kind != COMM_EST:
+                trouble = side is not None and (self.is_broken(side) or side.qp.state == ERR)
+                check(trouble, f"event {kind} of {side.name if side else element}, which works")
+        changes = events[PORT_ERR, kit.node.port] + events[PORT_ACTIVE, kit.node.port]
+        check(
+            changes == self.moved[kit.node], f"{changes} events of a port that was moved {self.moved[kit.node]} times"
+        )
+        self.moved[kit.node] = 0
+        for _, srq in kit.queues():
+            limit = srq.query()[2]
+            check(
+                srq.ring.count() >= limit, f"{srq.ring.count()} receives are left, the limit is {limit}, and no event"
+            )
+            if limit == 0:
+                self.armed[srq] = 0
 
     def _check_line(self, line: Line) -> None:
         if not any(side.kind in RELIABLE for side in line.sides):

@@ -246,7 +246,8 @@ class Side:
             target = work.target
             assert target is not None
             handle = self.end.handle(GROUP if work.group else target.node.gid)
-            more = {"handle": handle, "qpn": 0xFFFFFF if work.group else target.qp.qp_num, "qkey": self.walk.qkey}
+            key = rng.choice((*[self.walk.qkey] * 8, 1 << 31, self.walk.qkey ^ 1 << rng.randrange(31)))
+            more = {"handle": handle, "qpn": 0xFFFFFF if work.group else target.qp.qp_num, "qkey": key}
         elif self.kind == QPT_XRC_SEND:
             kit = self.peer.kit  # type: ignore[union-attr]
             more = {"srqn": kit.xsrqs[kit.xpools.index(work.pool or kit.xpools[0])].srq_num}

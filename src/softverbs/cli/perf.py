@@ -21,7 +21,7 @@ from softverbs.cli.common import (
 )
 from softverbs.cli.common import size as size_type
 from softverbs.cli.exchange import Line, answer, call
-from softverbs.cli.perf_side import MAX_COUNT, MAX_DEPTH, MAX_QPS, MAX_SIZE, TESTS, Plan, Result, Side
+from softverbs.cli.perf_side import CONNECTIONS, MAX_COUNT, MAX_DEPTH, MAX_QPS, MAX_SIZE, TESTS, Plan, Result, Side
 from softverbs.cli.rc import Way, own_gid
 from softverbs.cli.show import progress
 from softverbs.pyverbs.device import Context
@@ -44,9 +44,22 @@ _LEAST = 10
 @click.argument("test", type=click.Choice(TESTS), required=False)
 @click.argument("servername", required=False)
 @click.option("--bw/--lat", "bandwidth", default=True, show_default=True, help="Bandwidth or latency.")
+@click.option(
+    "-c",
+    "--connection",
+    type=click.Choice(tuple(CONNECTIONS)),
+    default="rc",
+    show_default=True,
+    help="Type of the QPs; uc for write and send, ud for send.",
+)
 @tcp_port_option
 @device_options
-@click.option("-s", "--size", type=size_type(1, MAX_SIZE), help="Bytes of a message. [default: 65536, of latency 2]")
+@click.option(
+    "-s",
+    "--size",
+    type=size_type(1, MAX_SIZE),
+    help="Bytes of a message. [default: 65536, of ud the MTU; of latency 2]",
+)
 @click.option("-a", "--all", "all_sizes", is_flag=True, help="All sizes, powers of two from 2 bytes to 8 MiB.")
 @click.option(
     "-n",
@@ -103,7 +116,9 @@ def command(
             plan = _hear_plan(line, test, own_mtu)
         else:
             assert test is not None
-            plan = _tell_plan(line, _plan(test, **wishes), own_mtu)
+            plan = _tell_plan(line, _plan(test, own_mtu, **wishes), own_mtu)
+        if plan.connection == "ud" and max(plan.sizes) > 128 << plan.mtu:
+            raise Fault(f"a datagram has at most {128 << plan.mtu} bytes here, not {max(plan.sizes)}")
         side = Side(context, plan, Way(port, index, plan.mtu))
         side.connect(line, gid)
         _head(context, side)
@@ -118,6 +133,8 @@ def command(
 
 def _plan(
     test: str,
+    own_mtu: int,
+    connection: str,
     bandwidth: bool,
     size: int | None,
     all_sizes: bool,
@@ -137,9 +154,18 @@ def _plan(
         raise click.UsageError("latency is measured on one QP; -q is for bandwidth")
     if test == "atomic" and (all_sizes or size not in (None, _ATOMIC)):
         raise click.UsageError("an atomic has 8 bytes")
-    sizes = list(_ALL_SIZES) if all_sizes else [_ATOMIC if test == "atomic" else size or (65536 if bandwidth else 2)]
+    if test not in CONNECTIONS[connection]:
+        raise click.UsageError(f"{connection} has no {test}")
+    if connection == "ud" and qps > 1:
+        raise click.UsageError("ud is measured on one QP; -q is for rc and uc")
+    code = mtu_code(mtu) if mtu else 0
+    most = 128 << (code or own_mtu) if connection == "ud" else MAX_SIZE
+    usual = min(65536, most) if bandwidth else 2
+    sizes = [_ATOMIC if test == "atomic" else size or usual]
+    if all_sizes:
+        sizes = [each for each in _ALL_SIZES if each <= most]
     counts = [_count(not bandwidth, each, iters) if duration is None else MAX_COUNT for each in sizes]
-    return Plan(test, not bandwidth, sizes, counts, duration or 0.0, depth, qps, mtu_code(mtu) if mtu else 0, busy)
+    return Plan(test, not bandwidth, sizes, counts, duration or 0.0, depth, qps, code, busy, connection)
 
 
 def _count(latency: bool, size: int, iters: int | None) -> int:
@@ -190,8 +216,9 @@ def _measure(side: Side, line: Line, size: int, count: int) -> None:
         line.tell(done=result.iterations)
     side.compare(size, result.iterations, client=True)
     line.tell(row=_row(plan, result))
-    line.hear()
+    arrived = line.hear().get("arrived")
     _show(_row(plan, result), plan)
+    _show_losses(plan, result.iterations, arrived)
 
 
 def _take_part(side: Side, line: Line, size: int) -> None:
@@ -200,24 +227,28 @@ def _take_part(side: Side, line: Line, size: int) -> None:
     if line.hear(patient=True).get("size") != size:
         raise Fault("the client measures another size than it said")
     side.prepare(size)
+    before = side.arrived()
     line.tell(ready=True)
     if plan.both_ways:
         with _watched(side, line):
-            done = perf_run.give_turns(side, line, size)
+            arrived = sent = perf_run.give_turns(side, line, size)
     elif plan.test == "send" and not plan.latency:
         with _watched(side, line):
-            done = perf_run.absorb(side, line)
+            arrived, sent = perf_run.absorb(side, line)
     else:
-        done = _stand_by(side, line)
+        arrived = sent = _stand_by(side, line)
+        if plan.loses:
+            arrived = perf_run.await_writes(side, before, sent)
     row = line.hear(patient=True).get("row")
-    side.compare(size, done, client=False)
-    line.tell(checked=True)
+    side.compare(size, arrived, client=False)
+    line.tell(checked=True, arrived=arrived)
     if isinstance(row, list):
         _show([str(cell) for cell in row], plan)
+    _show_losses(plan, sent, arrived)
 
 
 def _watched(side: Side, line: Line) -> AbstractContextManager[None]:
-    return patience(_PATIENCE_S, lambda: side.done, "perf", line.sock)
+    return patience(_PATIENCE_S, lambda: side.done, side.plan.words, line.sock)
 
 
 def _stand_by(side: Side, line: Line) -> int:
@@ -246,7 +277,7 @@ def _head(context: Context, side: Side) -> None:
     kind = "Latency" if plan.latency else "BW"
     click.echo(f"{_RULE}\n{_NAMES[plan.test]} {kind} Test".replace("\n", "\n" + " " * 36))
     facts = [("Device", context.name), ("Core", softverbs.core_build), ("Number of qps", plan.qps)]
-    facts += [("Connection type", "RC"), ("TX depth", plan.depth), ("Mtu", f"{128 << plan.mtu}[B]")]
+    facts += [("Connection type", plan.connection.upper()), ("TX depth", plan.depth), ("Mtu", f"{128 << plan.mtu}[B]")]
     for first, second in zip(facts[::2], facts[1::2], strict=True):
         click.echo(f" {first[0]:16}: {first[1]!s:16} {second[0]:16}: {second[1]}")
     click.echo(f"{_RULE}\n local address:  {side.own_text}\n remote address: {side.peer_text}\n{_RULE}")
@@ -260,3 +291,8 @@ def _show(row: list[str], plan: Plan) -> None:
         *(cell.ljust(width) for cell, width in zip(row[1:], widths[1:], strict=True)),
     ]
     click.echo("  ".join(cells).rstrip())
+
+
+def _show_losses(plan: Plan, sent: int, arrived: object) -> None:
+    if isinstance(arrived, int) and arrived < sent:
+        click.echo(f" {arrived} of {sent} messages arrived: {plan.connection} does not repair losses")

@@ -17,6 +17,7 @@ _SIGNAL_EVERY = 32  # of the messages of a ping-pong
 _POLL = 16
 _CHUNK = 100  # turns in the first chunk of a timed run
 _CHUNK_S = 0.2
+_LAST_S = 0.3  # after which no more comes
 _FOREVER = float("inf")
 
 Advance = Callable[[float], None]
@@ -100,11 +101,14 @@ def peak(samples: list[tuple[float, int]], least: int) -> float:
     return best
 
 
-def absorb(side: Side, line: Line) -> int:
-    """The server's part of a stream of SENDs: takes messages until the client has said how many they were."""
+def absorb(side: Side, line: Line) -> tuple[int, int]:
+    """The server's part of a stream of SENDs: takes messages until the client has said how many they were.
+
+    Where some may be lost, until none has come for a while after that. Returns how many came, and how many were sent.
+    """
     receive, by_number = side.receive(), {qp.qp_num: qp for qp in side.qps}
-    taken, idle, expected = 0, 0, -1
-    while taken != expected:
+    taken, idle, expected, stop = 0, 0, -1, _FOREVER
+    while taken != expected and time.monotonic() < stop:
         polled, completions = side.recv_cq.poll(_POLL)
         for completion in completions:
             side.check(completion)
@@ -114,7 +118,24 @@ def absorb(side: Side, line: Line) -> int:
         idle = 0 if polled else idle + 1
         if idle > 64 and expected < 0 and line.waits():
             expected = int(line.hear()["done"])
-    return taken
+        if side.plan.loses and expected >= 0 and (polled or stop == _FOREVER):
+            stop = time.monotonic() + _LAST_S
+    return taken, expected
+
+
+def await_writes(side: Side, before: int, sent: int) -> int:
+    """How many writes over a connection that may lose some have come: until they are all there, or no more come.
+
+    :param before: those that had come before
+    :param sent: how many the client did
+    """
+    came, stop = 0, time.monotonic() + _LAST_S
+    while came != sent and time.monotonic() < stop:
+        side.send_cq.poll(1)
+        now = side.arrived() - before
+        if now != came:
+            came, stop = now, time.monotonic() + _LAST_S
+    return came
 
 
 # -- one operation after another

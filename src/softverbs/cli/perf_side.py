@@ -11,16 +11,34 @@ from typing import Any
 
 from softverbs.cli.common import MTUS, Fault, check
 from softverbs.cli.exchange import Line
-from softverbs.cli.rc import ALL_ACCESS, READS_IN_FLIGHT, Region, Timing, Way, join, make_qp, random_psn
+from softverbs.cli.rc import (
+    ALL_ACCESS,
+    GRH_LENGTH,
+    QKEY,
+    READS_IN_FLIGHT,
+    Region,
+    Timing,
+    Way,
+    address_handle,
+    counter_of,
+    join,
+    make_datagram_qp,
+    make_qp,
+    random_psn,
+)
 from softverbs.links.base import address_of
 from softverbs.pyverbs import libibverbs_enums as e
+from softverbs.pyverbs.addr import AH
 from softverbs.pyverbs.cq import CQ, WC
 from softverbs.pyverbs.device import Context
 from softverbs.pyverbs.mr import MR
 from softverbs.pyverbs.pd import PD
+from softverbs.pyverbs.qp import QP
 from softverbs.pyverbs.wr import SGE, RecvWR, SendWR
 
 TESTS = ("write", "read", "send", "atomic")
+#: Types of connection, and what they can do.
+CONNECTIONS = {"rc": TESTS, "uc": ("write", "send"), "ud": ("send",)}
 RECEIVES = 512
 MAX_SIZE = 1 << 30  # bytes
 MAX_COUNT = 1 << 40
@@ -29,6 +47,7 @@ MAX_QPS = 128
 _OTHER_VERSION = "the peer is another version of softverbs perf"
 _PAGE = 4096
 _WORD = 8
+ARRIVALS = e.IBV_QP_ATTACH_COMP_CNTR_OP_REMOTE_RDMA_WRITE
 _TIMING = Timing(min_rnr_timer=1)
 _OPCODES = {
     "write": e.IBV_WR_RDMA_WRITE,
@@ -51,6 +70,7 @@ class Plan:
     qps: int
     mtu: int
     busy: bool
+    connection: str = "rc"
 
     def packed(self) -> dict[str, Any]:
         """For the line."""
@@ -69,6 +89,16 @@ class Plan:
         """Whether the two sides take turns."""
         return self.latency and self.test in ("write", "send")
 
+    @property
+    def loses(self) -> bool:
+        """Whether what the network loses stays lost."""
+        return self.connection != "rc"
+
+    @property
+    def words(self) -> str:
+        """What is going on, for messages."""
+        return f"perf over {self.connection}, which does not repair losses" if self.loses else "perf"
+
 
 def _plausible(values: dict[str, Any]) -> bool:
     """Whether a plan from the peer has values that a plan can have."""
@@ -78,7 +108,10 @@ def _plausible(values: dict[str, Any]) -> bool:
     limits = [(size, MAX_SIZE) for size in sizes] + [(count, MAX_COUNT) for count in counts]
     limits += [(values["depth"], MAX_DEPTH), (values["qps"], MAX_QPS), (values["mtu"], len(MTUS))]
     numbers = all(isinstance(value, int) and 0 < value <= most for value, most in limits)
-    return numbers and values["test"] in TESTS and isinstance(values["seconds"], (int, float))
+    possible = values["test"] in CONNECTIONS.get(str(values["connection"]), ())
+    if values["connection"] == "ud" and values["qps"] != 1:
+        return False
+    return numbers and possible and isinstance(values["seconds"], (int, float))
 
 
 @dataclass
@@ -128,15 +161,27 @@ class Side:
         self.peer_text = ""
         self._stride = -(-max(*plan.sizes, _WORD) // _PAGE) * _PAGE
         self._pattern = random.Random(self._stride).randbytes(self._stride)
-        pd = PD(context)
-        self._memory = MR(pd, 2 * self._stride, ALL_ACCESS)
-        self.outbox, self.inbox = self._view(0), self._view(self._stride)
+        #: What comes before each message in memory: the header of a datagram.
+        self._ahead = GRH_LENGTH if plan.connection == "ud" else 0
+        self._pd = pd = PD(context)
+        self._memory = MR(pd, 2 * self._stride + self._ahead, ALL_ACCESS)
+        self.outbox, self.inbox = self._view(0), self._view(self._stride + self._ahead)
         self.send_cq = CQ(context, plan.depth * plan.qps)
         self.recv_cq = CQ(context, RECEIVES * plan.qps)
-        self.qps = [make_qp(pd, self.send_cq, self.recv_cq, plan.depth, RECEIVES, way.port) for _ in range(plan.qps)]
-        self._psns = [random_psn() for _ in self.qps]
+        self._psns = [random_psn() for _ in range(plan.qps)]
+        self.qps = [self._made(psn) for psn in self._psns]
+        self._arrivals = [counter_of(context, qp, ARRIVALS) for qp in self.qps if plan.loses and plan.test == "write"]
+        self._handle: AH | None = None
+        self._peer_qpn = 0
         self._own = Region(self._memory.buf, self._memory.lkey, 0, 0)
         self._remote = self._own
+
+    def _made(self, psn: int) -> QP:
+        pd, queues, depth, port = self._pd, (self.send_cq, self.recv_cq), self.plan.depth, self.way.port
+        if self.plan.connection == "ud":
+            return make_datagram_qp(pd, *queues, depth, RECEIVES, psn, port)
+        kind = e.IBV_QPT_UC if self.plan.connection == "uc" else e.IBV_QPT_RC
+        return make_qp(pd, *queues, depth, RECEIVES, port, qp_type=kind)
 
     def _view(self, offset: int) -> memoryview:
         return memoryview((ctypes.c_ubyte * self._stride).from_address(self._memory.buf + offset)).cast("B")
@@ -156,8 +201,11 @@ class Side:
             raise Fault(_OTHER_VERSION) from None
         if len(pairs) != len(self.qps) or len(peer_gid) != len(gid):
             raise Fault(_OTHER_VERSION)
-        for qp, psn, (number, first) in zip(self.qps, self._psns, pairs, strict=True):
-            join(qp, self.way, psn, (peer_gid, number, first), READS_IN_FLIGHT, _TIMING)
+        if self.plan.connection == "ud":
+            self._handle, self._peer_qpn = address_handle(self._pd, self.way, peer_gid), pairs[0][0]
+        else:
+            for qp, psn, (number, first) in zip(self.qps, self._psns, pairs, strict=True):
+                join(qp, self.way, psn, (peer_gid, number, first), READS_IN_FLIGHT, _TIMING)
         if self.plan.test == "send":
             self._fill_receives()
         self.own_text = _text(self.qps[0].qp_num, self._psns[0], self._memory.rkey, self._memory.buf, gid)
@@ -169,7 +217,10 @@ class Side:
         """One operation of the plan: from the outbox to the peer's inbox; for READ from its outbox to the inbox."""
         opcode, region = _OPCODES[self.plan.test], self._remote
         if self.plan.test == "send":
-            return SendWR(wr_id, opcode, 1, sg=[SGE(region.address, size, region.lkey)], send_flags=flags)
+            message = SendWR(wr_id, opcode, 1, sg=[SGE(region.address, size, region.lkey)], send_flags=flags)
+            if self._handle is not None:
+                message.set_wr_ud(self._handle, self._peer_qpn, QKEY)
+            return message
         here = self._stride if self.plan.test in ("read", "atomic") else 0
         there = 0 if self.plan.test == "read" else self._stride
         made = SendWR(wr_id, opcode, 1, sg=[SGE(region.address + here, size, region.lkey)], send_flags=flags)
@@ -181,13 +232,17 @@ class Side:
 
     def receive(self) -> RecvWR:
         """A receive into the inbox."""
-        return RecvWR(0, 1, [SGE(self._own.address + self._stride, self._stride, self._own.lkey)])
+        return RecvWR(0, 1, [SGE(self._own.address + self._stride, self._ahead + self._stride, self._own.lkey)])
 
     def _fill_receives(self) -> None:
         receive = self.receive()
         for qp in self.qps:
             for _ in range(RECEIVES):
                 qp.post_recv(receive)
+
+    def arrived(self) -> int:
+        """Writes that have come here, over a connection that may lose some."""
+        return sum(counter.read() for counter in self._arrivals)
 
     def prepare(self, size: int) -> None:
         """Makes both messages ready for a run."""
@@ -206,10 +261,12 @@ class Side:
         """Raises Fault where the data that this side got in a run are wrong.
 
         :param size: bytes of a message
-        :param done: how many operations the run had
+        :param done: how many operations the run had; of those that lose some, how many have come here
         :param client: whether this is the side that measures
         """
         plan = self.plan
+        if plan.loses and not done:
+            return  # nothing has come
         if plan.test == "atomic":
             found = int.from_bytes(self.inbox[:_WORD], sys.byteorder)
             if not client and found != done:

@@ -1,7 +1,7 @@
 """One side of ``softverbs pingpong``: its queue pairs, its memory, and the messages to and fro.
 
 Every message is checked. The server knows two ways to fill one: that of the softverbs client, and that of rdma-core's
-programs, which fill it with 0x7b and, where they validate, begin each page with 0.
+programs, which fill it with 0x7b (older ones with 0) and, where they validate, begin each page with 0.
 """
 
 from __future__ import annotations
@@ -296,7 +296,7 @@ class Contents:
         self._base[:: _PAGES[0]] = bytes(len(range(0, size, _PAGES[0])))  # as rdma-core's programs expect it
         self._stamped = size >= _STAMP_AT + _STAMP.size
         plain = bytes([_FILL]) * size
-        self._known: list[Callable[[int], bytes]] = [self.ours, _always(plain)]
+        self._known: list[Callable[[int], bytes]] = [self.ours, _always(plain), _always(bytes(size))]
         for page in _PAGES:
             marked = bytearray(plain)
             marked[::page] = bytes(len(range(0, size, page)))

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 _MAPPED = bytes(10) + b"\xff\xff"
 ANY_V4 = bytes(4)
-ANY_V6 = bytes(16)
 
 
 @dataclass(frozen=True)

@@ -70,12 +70,14 @@ class Gsi:
         )
         self._channel = CompChannel(self._notify)
         self._scheduled = False
-        self._receive_cq = CompletionQueue(port, self._owner, RECEIVES, None, self._channel, 0, 0)
-        self._send_cq = CompletionQueue(port, self._owner, SENDS, None, self._channel, 0, 0)
+        self._receive_cq = CompletionQueue(port, self._owner, RECEIVES, "cm", self._channel, 0, 0)
+        self._send_cq = CompletionQueue(port, self._owner, SENDS, "cm", self._channel, 0, 0)
         cap = (SENDS, RECEIVES, 1, 1, MAD_SIZE)
         self._qp = QueuePair(
             port, self._owner, self._pd, self._send_cq, self._receive_cq, None, cap, _UD, False, None, GSI_QPN
         )
+        #: Slots that could not be posted.
+        self._unposted: list[int] = []
         self._start()
         for queue in (self._receive_cq, self._send_cq):
             queue.req_notify(False)
@@ -92,7 +94,10 @@ class Gsi:
 
     def _post(self, slot: int) -> None:
         element = SGE(self._memory.address + slot * SLOT, SLOT, self._mr.lkey)
-        self._qp.post_recv(RecvWR(slot, 1, [element]))
+        try:
+            self._qp.post_recv(RecvWR(slot, 1, [element]))
+        except PyverbsRDMAError:  # a fault on demand
+            self._unposted.append(slot)
 
     def _notify(self) -> None:
         """Something has completed, somewhere in the middle of the device's work: it is looked at afterwards."""
@@ -105,32 +110,39 @@ class Gsi:
         self._scheduled = False
         if self._qp.closed:
             return
-        while True:
-            found = self._drain()
-            while True:
-                queue = self._channel.pop()
-                if queue is None:
-                    break
-                queue.ack(1)
-                queue.req_notify(False)
-            if not found and not self._receive_cq.count():
-                break
+        unposted, self._unposted = self._unposted, []
+        for slot in unposted:
+            self._post(slot)
+        try:
+            self._drain()
+        except PyverbsRDMAError as error:  # a fault on demand; of a device that is gone nothing can be polled
+            if self._device.port.failure is None:
+                self._device.log.info("connection manager: %s", error)
+                self._notify()
         if self._qp.state == _ERR and self._device.port.failure is None:
             self._qp.modify({"qp_state": _RESET}, qp_states.STATE)  # a fault on demand: it begins anew
+            self._unposted.clear()
             self._start()
 
-    def _drain(self) -> int:
-        """Takes completions; how many there were."""
-        found = 0
+    def _drain(self) -> None:
+        """Takes completions until there is none and the next will be told."""
+        while self._take_completions():
+            while (queue := self._channel.pop()) is not None:
+                queue.ack(1)
+                queue.req_notify(False)
+
+    def _take_completions(self) -> bool:
+        """Takes what there is; whether an event or a completion was there."""
+        found = self._channel.pending > 0
         while self._send_cq.count():  # sends complete only in error
-            found += 1
+            found = True
             self._send_cq.poll(1)
             self.unsent += 1
             if self._qp.state == _SQE:
                 self._qp.modify({"qp_state": _RTS}, qp_states.STATE)
         while self._receive_cq.count():
+            found = True
             for wc in self._receive_cq.poll(1):
-                found += 1
                 self._on_receive(wc)
         return found
 

@@ -141,7 +141,7 @@ class Identity:
         gids = self.service.device.link.gids
         if address.gid in gids:
             self.sgid_index = gids.index(address.gid)
-        elif address.is_any or (self.service.on_host and address.is_local()):
+        elif address.is_any or (self.service.on_host and address.is_local() and not registry.has_device(address.ip)):
             index = self._index_for(address)
             if index is None:
                 raise PyverbsRDMAError(f"the device has no address of the kind of {address.text}", errno.EADDRNOTAVAIL)
@@ -511,7 +511,9 @@ class Identity:
         self.emit(event)
 
     def on_removal(self) -> None:
-        """The device is gone."""
+        """The device is gone: nobody is to look for it here."""
+        if self._entry is not None:
+            self._entry.close()
         self.emit(Event(Kind.DEVICE_REMOVAL, self))
 
     # -- what a queue pair is to be given

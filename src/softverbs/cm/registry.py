@@ -6,16 +6,20 @@ there the listener tells the host where its device is: it binds a UNIX socket in
 says on what it listens and what its device's GID is. Whoever looks for it reads the names in ``/proc/net/unix``. The
 kernel keeps the list, for each network namespace, and takes a name away when its process ends, however it ends.
 
-Nothing is ever sent over these sockets. Like a port number above 1023 such a name belongs to the first who asks.
+Nothing is ever sent over these sockets. Like a port number above 1023 such a name belongs to the first who asks. Any
+user of the host can bind others, so what contradicts itself, two devices for one address and port, counts as nobody.
 """
 
 import errno
 import os
 import socket
+import struct
 import weakref
 
 _PREFIX = "softverbs/cm"
 _TABLE = "/proc/net/unix"
+#: The UDP port of RoCEv2 (annex A17.4.5.1).
+ROCE_PORT = 4791
 
 _open: "weakref.WeakSet[Entry]" = weakref.WeakSet()
 
@@ -29,6 +33,7 @@ class Entry:
         :raises OSError: EADDRINUSE where somebody has one of them
         """
         self._sockets: list[socket.socket] = []
+        _open.add(self)
         try:
             for name in names:
                 holder = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -37,7 +42,6 @@ class Entry:
         except OSError:
             self.close()
             raise
-        _open.add(self)
 
     def close(self) -> None:
         """Takes the name out. Twice does nothing."""
@@ -46,20 +50,14 @@ class Entry:
         self._sockets.clear()
 
 
-def announce_device(gid: bytes) -> Entry | None:
-    """Says that a device of this host answers at its own GID; None where that is said already.
+def has_device(ip: bytes) -> bool:
+    """Whether a device of this host has an IP address: a socket is bound to its RoCE port.
 
-    :param gid: 16 bytes
+    :param ip: 4 or 16 bytes
     """
-    try:
-        return Entry(f"{_PREFIX}/device/{gid.hex()}")
-    except OSError:
-        return None
-
-
-def has_device(gid: bytes) -> bool:
-    """Whether a device of this host answers at this GID."""
-    return f"{_PREFIX}/device/{gid.hex()}" in _names()
+    words = struct.unpack(f"={len(ip) // 4}I", ip)  # the kernel prints words of its own byte order
+    wanted = f" {''.join(f'{word:08X}' for word in words)}:{ROCE_PORT:04X} "
+    return any(wanted in row for row in _rows("/proc/net/udp" if len(ip) == 4 else "/proc/net/udp6"))
 
 
 def announce(space: int, ip: str, port: int, gid: bytes) -> Entry:
@@ -71,42 +69,59 @@ def announce(space: int, ip: str, port: int, gid: bytes) -> Entry:
     :param gid: of the device that listens, 16 bytes
     :raises OSError: EADDRINUSE where another listens there
     """
-    name = f"{_PREFIX}/{space:04x}/{ip}/{port}"
+    name = _name(space, ip, port)
+    taken = OSError(errno.EADDRINUSE, f"another device of this host listens on {ip} port {port}")
+    before, after = f"{_PREFIX}/{space:04x}/", f"/{port}"
+    hosts = [other for other in _names() if other.startswith(before) and other.endswith(after)]
+    if hosts and (ip == "*" or _name(space, "*", port) in hosts):
+        raise taken
     try:
         return Entry(name, f"{name}={gid.hex()}")
     except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise OSError(error.errno, f"another device of this host listens on {ip} port {port}") from None
-        raise
+        raise taken if error.errno == errno.EADDRINUSE else error from None
 
 
 def find(space: int, ip: str, port: int) -> bytes | None:
-    """The GID of the device that listens at an address, or None.
+    """The GID of the device that listens at an address, or at all; None where there is none, or more than one.
 
     :param space: RDMA_PS_*
-    :param ip: the address as text, or ``*`` for all addresses
+    :param ip: the address as text
     :param port: the port
     """
-    wanted = f"{_PREFIX}/{space:04x}/{ip}/{port}="
-    for name in _names():
-        if name.startswith(wanted):
-            try:
-                gid = bytes.fromhex(name[len(wanted) :])
-            except ValueError:
-                continue
-            if len(gid) == 16:
-                return gid
-    return None
+    names = _names()
+    found = set()
+    for name in (_name(space, ip, port), _name(space, "*", port)):
+        if name in names:  # that name is one process's; those that say a GID may be anybody's
+            found |= {gid for other in names if (gid := _gid(other, f"{name}="))}
+    return found.pop() if len(found) == 1 else None
+
+
+def _name(space: int, ip: str, port: int) -> str:
+    return f"{_PREFIX}/{space:04x}/{ip}/{port}"
+
+
+def _gid(name: str, before: str) -> bytes:
+    """The GID that a name says; nothing where it says none."""
+    if not name.startswith(before):
+        return b""
+    try:
+        gid = bytes.fromhex(name[len(before) :])
+    except ValueError:
+        return b""
+    return gid if len(gid) == 16 else b""
 
 
 def _names() -> list[str]:
     """The names of the registry. The kernel writes the zero byte that begins an abstract name as ``@``."""
+    return [row[at + 2 :].rstrip() for row in _rows(_TABLE) if (at := row.find(" @" + _PREFIX + "/")) >= 0]
+
+
+def _rows(table: str) -> list[str]:
     try:
-        with open(_TABLE, encoding="ascii", errors="replace") as table:
-            rows = table.read().splitlines()
+        with open(table, encoding="ascii", errors="replace") as rows:
+            return rows.read().splitlines()
     except OSError:
         return []
-    return [row[at + 2 :].rstrip() for row in rows if (at := row.find(" @" + _PREFIX + "/")) >= 0]
 
 
 def _after_fork() -> None:

@@ -51,7 +51,9 @@ class Exchange:
         #: Places in the service's tables.
         self.number = 0
         self.remote_number = 0
-        self.remote_qp: tuple[int, int] | None = None
+        self.remote_qp: tuple[bytes, int, int] | None = None
+        #: The time of its one valid entry in the service's heap, ns; 0: it has none.
+        self.noted = 0
 
     @property
     def gone(self) -> bool:
@@ -96,7 +98,7 @@ class Service:
         self.home: Any = None
         self.exchanges: dict[int, Exchange] = {}
         self._by_remote: dict[tuple[bytes, int, bool], Exchange] = {}
-        self._by_remote_qp: dict[tuple[int, int], Exchange] = {}
+        self._by_remote_qp: dict[tuple[bytes, int, int], Exchange] = {}
         self._times: list[tuple[int, int, Exchange]] = []
         self._order = 0
         self._removed = False
@@ -104,7 +106,6 @@ class Service:
         self._transactions = self.random.getrandbits(32) << 32
         #: Whether others on this host can be reached, so that the host's registry says where they are.
         self.on_host = bool(device.link.filenos())
-        self._names = [registry.announce_device(gid) for gid in device.link.gids] if self.on_host else []
         self._wire = wire(device, self.on_mad)
         device.chores.append(self)
         device.at_close.append(self.close)
@@ -115,9 +116,15 @@ class Service:
     def due(self) -> int:
         """When ``run`` has to be called, ns; 0: it need not."""
         times = self._times
-        while times and times[0][2].machine.due != times[0][0]:
+        while times:
+            time, _, exchange = times[0]
+            if exchange.noted == time and exchange.machine.due == time:
+                return time
             heapq.heappop(times)
-        return times[0][0] if times else 0
+            if exchange.noted == time:  # it was put off, or is over
+                exchange.noted = 0
+                self._note(exchange)
+        return 0
 
     def run(self, now: int) -> None:
         """Does what is due.
@@ -126,6 +133,7 @@ class Service:
         """
         while 0 < self.due <= now:
             _, _, exchange = heapq.heappop(self._times)
+            exchange.noted = 0
             exchange.machine.on_timer(now)
             exchange.settle()
 
@@ -141,9 +149,17 @@ class Service:
         machine = exchange.machine
         if isinstance(machine, Machine) and exchange.remote_qp is None and machine.remote_comm_id:
             self._learn(exchange, machine)
-        if machine.due:
+        self._note(exchange)
+
+    def _note(self, exchange: Exchange) -> None:
+        """Enters an exchange's time. What was put off is looked at when the earlier time comes: so a peer that asks for
+        more time again and again adds nothing.
+        """
+        due = exchange.machine.due
+        if due and (not exchange.noted or due < exchange.noted):
+            exchange.noted = due
             self._order += 1
-            heapq.heappush(self._times, (machine.due, self._order, exchange))
+            heapq.heappush(self._times, (due, self._order, exchange))
 
     def _learn(self, exchange: Exchange, machine: Machine) -> None:
         """The peer's numbers are known now."""
@@ -151,7 +167,7 @@ class Service:
         if theirs is not None:
             exchange.remote_number = machine.remote_comm_id
             self._by_remote[exchange.gid, machine.remote_comm_id, False] = exchange
-            exchange.remote_qp = (theirs.ca_guid, theirs.qpn)
+            exchange.remote_qp = (exchange.gid, theirs.ca_guid, theirs.qpn)
             self._by_remote_qp[exchange.remote_qp] = exchange
 
     def _forget(self, exchange: Exchange) -> None:
@@ -247,10 +263,9 @@ class Service:
         gid = address.gid
         if gid in self.device.link.gids or not self.on_host or not address.is_local():
             return gid
-        found = registry.find(space, address.text, address.port)
-        if found is None and registry.has_device(gid):
+        if registry.has_device(address.ip):
             return gid
-        return found or registry.find(space, "*", address.port)
+        return registry.find(space, address.text, address.port)
 
     # -- messages
 
@@ -347,7 +362,7 @@ class Service:
         listener = None
         if not reason:
             space, port = messages.service_of(req.service_id)
-            listener = self.find_listener(space, port, header.destination)
+            listener = self._asked(source, space, port, header.destination)
             if listener is None:
                 reason = messages.REJ_INVALID_SERVICE_ID
         if listener is None:
@@ -365,13 +380,21 @@ class Service:
         exchange.settle()
         listener.on_request(exchange, req, header, req.private_data[messages.IP_HEADER_SIZE :])
 
+    def _asked(self, source: bytes, space: int, port: int, ip: bytes) -> "Identity | None":
+        """Who listens at the address that a peer names: the device's; another of this host only for peers on it, so
+        that what listens on 127.0.0.1 is not reached from outside.
+        """
+        if Address(ip).gid in self.device.link.gids or (self.on_host and of_gid(source).is_local()):
+            return self.find_listener(space, port, ip)
+        return None
+
     def _objection(self, req: Req) -> tuple[int, bytes]:
         """Why a REQ cannot be had, whoever listens: the reason of the REJ, and its additional information."""
         if req.transport != messages.TRANSPORT_RC or req.extended_transport:
             return messages.REJ_INVALID_TRANSPORT, b""
         if req.path_mtu > self.device.port.active_mtu:
             return messages.REJ_INVALID_MTU, bytes([self.device.port.active_mtu])
-        stale = self._by_remote_qp.get((req.ca_guid, req.qpn))
+        stale = self._by_remote_qp.get((req.local_gid, req.ca_guid, req.qpn))
         if stale is not None and not (isinstance(stale.machine, Machine) and stale.machine.refused):
             self._end_stale(stale)
             return messages.REJ_STALE_CONN, b""
@@ -400,7 +423,7 @@ class Service:
             return
         header = IpHeader.decode(request.private_data)
         space, port = messages.service_of(request.service_id)
-        listener = self.find_listener(space, port, header.destination)
+        listener = self._asked(source, space, port, header.destination)
         if listener is None:
             reply = SidrRep(request_id=request.request_id, status=messages.SIDR_UNSUPPORTED)
             reply.service_id, reply.transaction_id = request.service_id, request.transaction_id
@@ -441,9 +464,6 @@ class Service:
                     exchange.machine.close(self.now())
                 self.device.port.progress(self.now())
             self._wire.close()
-            for name in self._names:
-                if name is not None:
-                    name.close()
 
 
 def service_of(device: "Device") -> Service:
@@ -452,8 +472,3 @@ def service_of(device: "Device") -> Service:
         device.cm = Service(device)
     found: Service = device.cm
     return found
-
-
-def describe(gid: bytes) -> str:
-    """A GID as the address that it stands for."""
-    return of_gid(gid).text

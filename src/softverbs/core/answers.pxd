@@ -79,6 +79,8 @@ cdef class Answers:
     cdef readonly object reason
 
     cpdef reset_answers(self, uint32_t psn, int max_resources)
+    @cython.locals(old=list, index=int64_t, resource=Resource)
+    cpdef keep_resources(self, int count)
     @cython.locals(resource=Resource)
     cdef bint _remember_empty(self, uint32_t kind) except -1
     @cython.locals(count=int64_t, resource=Resource)

@@ -113,6 +113,10 @@ class Answers:
         self.resources = [Resource() for _ in range(count)]
         for index in range(max(self.newest - min(count, len(old)), 0), self.newest):
             self.resources[index % count] = old[index % len(old)]
+        self.queued = 0
+        for resource in self.resources:
+            if resource.queued:
+                self.queued += 1
 
     def _remember(self, kind: int, packets: int) -> "Resource | None":
         """A resource for a new READ or atomic of so many PSNs, queued to be answered; None: there are too many."""

@@ -78,7 +78,7 @@ if not cython.compiled:
         SQ_SWAP,
     )
 
-#: The longest that a frame is beyond its payload: BTH, XRCETH, RETH, immediate data, pad.
+#: The longest that a frame is beyond its payload: BTH, XRCETH, AtomicETH; a WRITE of XRC with its pad needs 39.
 MAX_HEADERS = 44
 MAX_WORDS = 240  # bytes of an explanation: with its header it fits the smallest MTU
 RETH_LENGTH = 16

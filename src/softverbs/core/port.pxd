@@ -86,7 +86,7 @@ cdef class Port(Host):
     cdef void _on_frame(self, Peer peer, uintptr_t frame, uint32_t length, uint32_t identification) except *
     @cython.locals(opcode=int, flags=uint32_t, payload=int)
     cdef int _is_sound(self, uintptr_t frame, uint32_t length) noexcept
-    @cython.locals(fault=int, opcode=int, reliable=bint, number=uint32_t, index=uint32_t, qp=QueuePair)
+    @cython.locals(fault=int, opcode=int, number=uint32_t, index=uint32_t, qp=QueuePair)
     cdef QueuePair _find(self, Peer peer, uintptr_t frame, uint32_t length, uint32_t identification)
     @cython.locals(fault=int, opcode=int, members=list, qp=QueuePair)
     cdef void _on_group_frame(self, Peer peer, uintptr_t frame, uint32_t length, uint32_t identification) except *

@@ -224,7 +224,7 @@ class Port(Host):
             path = egress.paths[index]
             address = egress.address + egress.offsets[index]
             if not self.up:
-                self.drops[PORT_DOWN] += 1
+                self.drops[PORT_DOWN] += (egress.lengths[index] + egress.segments[index] - 1) // egress.segments[index]
             elif path.local:
                 self.local_turns += 1
                 self._deliver_locally(path.peer, address, egress.lengths[index], egress.segments[index])
@@ -328,10 +328,11 @@ class Port(Host):
         if qp is None or qp.qp_num != number:
             return self._drop(UNKNOWN_QP)
         opcode = bth_opcode(frame)
-        reliable = qp.transport == RC or qp.transport == XRC
-        if opcode & TRANSPORT_BITS != qp.transport and not (opcode == EXPLAIN and reliable):
+        if opcode & TRANSPORT_BITS != qp.transport and (
+            opcode != EXPLAIN or (qp.transport != RC and qp.transport != XRC)
+        ):
             return self._drop(TRANSPORT)
-        if opcode_flags(opcode) & qp.unwanted:
+        if qp.unwanted != 0 and opcode_flags(opcode) & qp.unwanted:
             return self._drop(TRANSPORT)
         if qp.state < QPS_RTR or qp.state == QPS_ERR:
             return self._drop(QP_STATE)
@@ -564,7 +565,10 @@ class Port(Host):
         if not members:
             del self.groups[gid]
             for index in self.joined.pop(gid):
-                self.link.leave(gid, index)
+                try:
+                    self.link.leave(gid, index)
+                except OSError as error:  # a closed link has left already
+                    self.report(f"cannot leave the multicast group {address_of(gid)}: {error}")
 
     def set_state(self, up: bool) -> None:
         """Takes the port down or up, as an administrator does: PORT_ERR or PORT_ACTIVE.

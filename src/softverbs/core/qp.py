@@ -156,8 +156,6 @@ class QueuePair:
         self.unwanted = {QPT_XRC_SEND: REQUEST, QPT_XRC_RECV: RESPONSE}.get(qp_type, 0)
         self.sq_sig_all = bool(sq_sig_all)
         self.groups: list[bytes] = []
-        self.qp_num = port.enter_qp(self, number)
-        self.handle = self.qp_num
         self.state = QPS_RESET
         self.scheduled = False
         self.next_ready: QueuePair | None = None
@@ -175,7 +173,7 @@ class QueuePair:
         self.local_high = 0
         self.local_low = 0
         # An XRC target gets one with each request.
-        self.connection = Connection(port, port.regions, pd, self.qp_num)  # type: ignore[arg-type]
+        self.connection = Connection(port, port.regions, pd, 0)  # type: ignore[arg-type]
         self.connection.transport = self.transport
         if srq is not None:
             self.connection.receive_pd = srq.pd
@@ -183,6 +181,10 @@ class QueuePair:
             self.connection, qp_type, self.max_send_wr, self.max_send_sge, self.max_inline_data, self.sq_sig_all
         )
         self._build(send_cq, recv_cq)
+        # Last, since the port looks at those that it knows, and one that memory was short for must not be among them.
+        self.qp_num = port.enter_qp(self, number)
+        self.handle = self.qp_num
+        self.connection.qp_num = self.qp_num
         self._use(1)
 
     def _build(self, send_cq: Any, recv_cq: Any) -> None:
@@ -268,7 +270,7 @@ class QueuePair:
             try:
                 self._post_sends(wr)
             except BaseException:
-                self.sends.ring.tail = tail  # nobody has seen them: progress needs the lock
+                self.sends.take_back(tail)  # nobody has seen them: progress needs the lock
                 raise
             self._posted()
         finally:
@@ -415,7 +417,7 @@ class QueuePair:
             self.port.report(f"QP {self.qp_num:#x} refused a request: {self.responder.reason}")
             self.port.raise_event(self.responder.event, self)
             self.enter_error(self.responder.reason)
-        elif self.notify_drained and self.requester.una == self.requester.top:
+        elif self.notify_drained and self.requester.is_idle():
             self.notify_drained = False
             self.port.raise_event(EVENT_SQ_DRAINED, self)
 
@@ -530,6 +532,8 @@ class QueuePair:
         elif self.state == QPS_SQE:
             self.requester.reset(self.requester.psn)
         self.requester.draining = target == QPS_SQD
+        if target != QPS_SQD:
+            self.notify_drained = False
         self.state = target
         self.port.schedule(self)
         self.settle()
@@ -560,7 +564,7 @@ class QueuePair:
         result["cur_qp_state"] = self.state
         result["rq_psn"] = self.responder.epsn
         result["sq_psn"] = self.requester.psn
-        result["sq_draining"] = int(self.requester.draining and self.requester.una != self.requester.top)
+        result["sq_draining"] = int(self.requester.draining and not self.requester.is_idle())
         result["cap"] = (self.max_send_wr, self.max_recv_wr, self.max_send_sge, self.max_recv_sge, self.max_inline_data)
         return result
 

@@ -182,6 +182,7 @@ cdef class Requester:
     cdef void _lost(self, object what) except *
     @cython.locals(slot=uintptr_t, opcode=int)
     cdef void _rewind(self) noexcept
+    cdef bint is_idle(self) noexcept
     cpdef int64_t next_deadline(self) noexcept
     cpdef void on_timer(self, int64_t now) except *
     cdef void _doom(self, int status, object reason) except *

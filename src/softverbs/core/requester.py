@@ -593,6 +593,10 @@ class Requester:
             if load32(slot + SQ_STATE) == WQE_STARTED and not is_answered(opcode):
                 self.offset = diff(self.una, load32(slot + SQ_FIRST_PSN)) * self.connection.mtu
 
+    def is_idle(self) -> bool:
+        """Whether every work request that has started is done: none waits for an answer, none is sent in part."""
+        return self.una == self.top and self.offset == 0
+
     def next_deadline(self) -> int:
         """When ``on_timer`` is due, ns; 0 for never."""
         return self.rnr_until if self.rnr_until != 0 else self.deadline
@@ -646,9 +650,10 @@ class Requester:
         connection = self.connection
         slot = self.sq.slot(self.sq.head)
         opcode = load8(slot + SQ_OPCODE)
-        asked = f"{operation_name(opcode)} of {load32(slot + SQ_LENGTH)} bytes"
+        length = load32(slot + (SQ_COMPARE_ADD if opcode == WR_FLUSH else SQ_LENGTH))
+        asked = f"{operation_name(opcode)} of {length} bytes"
         if has_remote_memory(opcode):
-            end = load64(slot + SQ_REMOTE_ADDRESS) + load32(slot + SQ_LENGTH)
+            end = load64(slot + SQ_REMOTE_ADDRESS) + length
             asked += f" at [{load64(slot + SQ_REMOTE_ADDRESS):#x}, {end:#x}) with rkey {load32(slot + SQ_RKEY):#x}"
         words = connection.words if connection.words and connection.words_psn == psn else "it gives no reason"
         return f"{connection.peer_name} refused {asked} (NAK {syndrome & 31}): {words}"

@@ -375,7 +375,9 @@ class Responder(Answers):
         headers += FETH_LENGTH
         rkey = reth_rkey(headers)
         if right == 0 or kind & ~(FLUSH_GLOBAL | FLUSH_PERSISTENT) or feth_level(headers - FETH_LENGTH) > 1:
-            return self._refuse(NAK_INVALID_REQUEST, EVENT_QP_REQ_ERR, f"FLUSH with the placement type {kind}")
+            return self._refuse(
+                NAK_INVALID_REQUEST, EVENT_QP_REQ_ERR, f"FLUSH: no such placement type, {kind}, or level"
+            )
         va = reth_va(headers)
         length = reth_length(headers)
         if feth_level(headers - FETH_LENGTH) == FLUSH_REGION:

@@ -116,7 +116,7 @@ class SendQueue:
         store64(slot, wr._wr_id)
         store8(slot + SQ_OPCODE, opcode)
         store8(slot + SQ_FLAGS, flags)
-        store16(slot + SQ_NUM_SGE, len(elements))
+        store16(slot + SQ_NUM_SGE, 0 if flags & SEND_INLINE else len(elements))
         store32(slot + SQ_IMM, wr._imm_data)
         store64(slot + SQ_REMOTE_ADDRESS, wr._remote_addr)
         store32(slot + SQ_RKEY, wr._rkey)

@@ -46,7 +46,6 @@ cdef class UnreliableRequester(Requester):
     cdef int64_t refilled
     cdef int64_t resume_at
     cdef void start_unreliable(self) noexcept
-    cdef void resume(self) except *
     @cython.locals(sq=Ring, slot=uintptr_t, address=uintptr_t, index=uint64_t, length=uint32_t)
     cdef int pump(self, Egress egress, int64_t now) except -1
     cdef void _gone(self, uint32_t length) noexcept

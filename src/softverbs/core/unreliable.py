@@ -65,10 +65,6 @@ class UnreliableRequester(Requester):
         self.refilled = 0
         self.resume_at = 0
 
-    def resume(self) -> None:
-        """From SQE back to RTS: what comes now is sent."""
-        self.reset(self.psn)
-
     def pump(self, egress: Egress, now: int) -> int:
         """Sends what may be sent. 1 where the arena is full and more is to come, else 0."""
         sq = self.sq
@@ -120,7 +116,8 @@ class UnreliableRequester(Requester):
         return self.resume_at
 
     def on_timer(self, now: int) -> None:
-        """Time has passed: ``pump`` follows."""
+        """Time has passed: ``pump`` follows, or waits for something else, and then knows a new time."""
+        self.resume_at = 0
 
 
 class DatagramRequester(UnreliableRequester):

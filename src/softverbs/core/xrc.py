@@ -22,6 +22,7 @@ class TargetResponder(Responder):
     def start_target(self, xrcd: XrcDomain) -> None:
         """To be called once, before anything else; ``xrcd``: whose SRQs the peer may use."""
         self.xrcd = xrcd
+        self.srq: SharedReceiveQueue | None = None
 
     def _perform(
         self, opcode: int, flags: int, headers: int, payload: int, length: int, ask: bool, solicited: bool
@@ -38,10 +39,17 @@ class TargetResponder(Responder):
                 EVENT_QP_REQ_ERR,
                 f"the XRC domain of QP {self.connection.qp_num:#x} has no SRQ {number:#x}",
             )
-        if self.message != 0 and srq is not self.receives:
+        if self.message != 0 and srq is not self.srq:
             return self._refuse(NAK_INVALID_REQUEST, EVENT_QP_REQ_ERR, "the SRQ changed within a message")
+        self.srq = srq
         self.receives = srq
         self.cq = srq.cq  # type: ignore[assignment]
         self.connection.pd = srq.pd
         self.connection.receive_pd = srq.pd
         return True
+
+    def flush(self, reason: str) -> None:
+        """As ``Responder.flush``; what was taken from a queue that is gone since counts nowhere."""
+        if self.srq is not None and self.srq.closed:
+            self.receive = 0
+        Responder.flush(self, reason)

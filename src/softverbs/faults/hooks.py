@@ -25,6 +25,9 @@ _NAMED = {
     for fact, names in (("to", v.STATES), ("type", v.QP_TYPES), ("opcode", v.WR_OPCODES))
 }
 _DEAD = (0, 6)  # states RESET and ERR: nothing is left to fail
+#: Queue pair 1 and the ``cq_context`` of its completion queues (cm/gsi.py): the program knows nothing of them, so they
+#: are neither counted nor struck.
+_GSI, _GSI_QUEUE = 1, "cm"
 
 
 class Hit(NamedTuple):
@@ -133,25 +136,28 @@ class Hooks:
 
     def on_post(self, queue: Any, wr: Any, verb: str) -> None:
         """A work request is about to be posted to a QP or an SRQ."""
+        number = getattr(queue, "qp_num", None)
+        if number == _GSI:
+            return
         if verb in self._calls:
             facts: dict[str, Any] = {"wr_id": wr.wr_id, "size": sum([element.length for element in wr.sg_list])}
             if verb == "post_send":
                 facts["opcode"] = wr.opcode
             if verb != "post_srq_recv":
-                facts["qp"] = queue.qp_num
+                facts["qp"] = number
             self.on_call(verb, facts)
-        self._count("posts", 1, getattr(queue, "qp_num", None))
+        self._count("posts", 1, number)
 
     def on_poll(self, cq: Any) -> None:
         """A completion queue is polled."""
-        if "poll_cq" in self._calls:
+        if "poll_cq" in self._calls and not (cq.user is None and cq.cq_context == _GSI_QUEUE):
             self.on_call("poll_cq", {"cq": cq.handle})
 
     # -- completions and counters
 
     def on_retire(self, wr_id: int, status: int, opcode: int, qp_num: int) -> tuple[int, str] | None:
         """A work request is done; another status and its reason, or None."""
-        if status != _SUCCESS:
+        if status != _SUCCESS or qp_num == _GSI:
             return None
         if qp_num in self._doomed:
             return _FLUSHED, self._doomed[qp_num]
@@ -166,6 +172,8 @@ class Hooks:
 
     def on_completion(self, cq: Any, wr_id: int, status: int, opcode: int, qp_num: int) -> int:
         """An entry is about to be made; the time at which it is to be seen, ns, or 0 for at once."""
+        if qp_num == _GSI:
+            return 0
         delay = 0
         for rule in self._completions:
             if "delay" in rule.options and rule.struck({**_facts(wr_id, opcode, qp_num), "cq": cq.handle}):
@@ -202,7 +210,7 @@ class Hooks:
 
     def on_packet(self, qp: Any) -> None:
         """A packet has been received and dealt with: now the core is at rest, and what is due can be done at once."""
-        self._count("packets", 1, qp.qp_num)
+        self._count("packets", 1, None if qp.qp_num == _GSI else qp.qp_num)
         self.run(self.port.now)
 
     def on_sent(self, count: int) -> None:
@@ -265,7 +273,7 @@ class Hooks:
     def _victims(self, rule: Rule, qp_num: int | None) -> list[Any]:
         """The QPs that a rule is about: a given one, all, or the one at which it fired, or else one by chance."""
         wanted = rule.options.get("qp", "any")
-        living = [qp for qp in self.port.live if qp.state not in _DEAD]
+        living = [qp for qp in self.port.live if qp.state not in _DEAD and qp.qp_num != _GSI]
         if wanted == "all":
             return living
         if wanted == "any" and qp_num is None:

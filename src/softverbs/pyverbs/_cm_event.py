@@ -6,7 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from softverbs.cm.events import Event, Kind
-from softverbs.cm.identity import Identity
+from softverbs.cm.identity import Identity, Stage
 from softverbs.device import Device, default_device
 from softverbs.pyverbs._bell import Bell, readable
 from softverbs.pyverbs._fields import instance, refused
@@ -55,6 +55,8 @@ class CMEventChannel(PyverbsObject):
     def _push(self, event: Event) -> None:
         """Takes an event; the lock is held."""
         if self._queue is None:
+            if event.kind is Kind.CONNECT_REQUEST:
+                event.identity.close()  # nobody can ever answer it
             return
         self._queue.append(event)
         self._bell.ring()
@@ -65,8 +67,10 @@ class CMEventChannel(PyverbsObject):
     def _take(self, taken: list[Event]) -> bool:
         """Moves the oldest event to ``taken``; whether waiting is over. The lock is held."""
         queue = self._queue
-        if queue and not taken:
-            taken.append(queue.popleft())
+        while queue and not taken:
+            event = queue.popleft()
+            if event.identity.stage is not Stage.CLOSED:
+                taken.append(event)
         if not queue:
             self._bell.silence()
         return bool(taken) or queue is None

@@ -10,7 +10,7 @@ from softverbs.pyverbs import libibverbs_enums as e
 from softverbs.pyverbs._fields import instance, integer, refused
 from softverbs.pyverbs._qp_values import from_core
 from softverbs.pyverbs.addr import AH
-from softverbs.pyverbs.base import Guard, PyverbsCM, close_weakrefs
+from softverbs.pyverbs.base import Guard, PyverbsCM
 from softverbs.pyverbs.cq import CQ
 from softverbs.pyverbs.device import Context
 from softverbs.pyverbs.mr import MR
@@ -22,9 +22,11 @@ class _Guard(Guard):
     """A guard at whose end the messages of the call are on their way: the program may end next."""
 
     def __exit__(self, exc_type: Any, exc_value: Any, traceback: Any) -> None:
-        if exc_value is None:
-            self.device.port.progress(self.device.clock())
-        super().__exit__(exc_type, exc_value, traceback)
+        try:
+            if exc_value is None:
+                self.device.port.progress(self.device.clock())
+        finally:
+            super().__exit__(exc_type, exc_value, traceback)
 
 
 class CMQueuePair(PyverbsCM):
@@ -104,10 +106,12 @@ class CMQueuePair(PyverbsCM):
         self._qp, self._own_cqs = qp, own
         for name in ("max_send_wr", "max_recv_wr", "max_send_sge", "max_recv_sge", "max_inline_data"):
             setattr(qp_init, name, getattr(init, name))
-        self._move(e.IBV_QPS_INIT)
-        if datagrams:
-            self._move(e.IBV_QPS_RTR)
-            self._move(e.IBV_QPS_RTS)
+        try:
+            for state in (e.IBV_QPS_INIT, e.IBV_QPS_RTR, e.IBV_QPS_RTS) if datagrams else (e.IBV_QPS_INIT,):
+                self._move(state)
+        except BaseException:
+            self._close_qp()
+            raise
 
     def _completed(self, wanted: QPInitAttr) -> tuple[QPInitAttr, tuple[CQ, ...]]:
         """A copy of the attributes with CQs in it, and the CQs that were made."""
@@ -159,7 +163,6 @@ class CMQueuePair(PyverbsCM):
         queues, self._own_cqs = self._own_cqs, ()
         for queue in queues:
             queue.close()
-        close_weakrefs([self._mrs])
 
     def query_qp(self, attr_mask: int) -> tuple[QPAttr, QPInitAttr]:
         """The attributes of the QP (ibv_query_qp(3)).
@@ -211,7 +214,7 @@ class CMQueuePair(PyverbsCM):
         return mr
 
     def add_ref(self, obj: MR) -> None:
-        """Lets the CMID close a memory region with itself.
+        """Lets the CMID close a memory region with itself; ``MR(cmid, ...)`` calls it.
 
         :param obj: the region
         """

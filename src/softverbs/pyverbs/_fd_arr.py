@@ -19,6 +19,10 @@ class FdArr(PyverbsObject):
         #: The file descriptors that count.
         self.arr = [integer(fd, "FdArr arr", signed=True) for fd in arr[:count]]
 
+    def close(self) -> None:
+        """Forgets them; the files stay open. Twice does nothing."""
+        self.arr = []
+
     @property
     def count(self) -> int:
         """How many there are."""

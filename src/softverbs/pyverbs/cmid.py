@@ -1,6 +1,8 @@
 """The connection manager: connections by IP address and port, instead of by numbers that programs tell each other."""
 
 import errno
+import os
+import threading
 import weakref
 from typing import Any
 
@@ -19,13 +21,16 @@ from softverbs.pyverbs._cm_param import JoinMCAttrEx as JoinMCAttrEx
 from softverbs.pyverbs._cm_param import UDParam as UDParam
 from softverbs.pyverbs._cm_qp import CMQueuePair
 from softverbs.pyverbs._fields import instance, integer, refused
-from softverbs.pyverbs.base import bury
+from softverbs.pyverbs.addr import GID
+from softverbs.pyverbs.base import bury, close_weakrefs
 from softverbs.pyverbs.device import Context
 from softverbs.pyverbs.pd import PD
 from softverbs.pyverbs.pyverbs_error import PyverbsError, PyverbsUserError
 from softverbs.pyverbs.qp import ECE, QPInitAttr
 
 _TOS = 0  # RDMA_OPTION_ID_TOS
+_home_lock = threading.Lock()
+os.register_at_fork(after_in_child=_home_lock._at_fork_reinit)  # type: ignore[attr-defined]
 _SPACES = (ce.RDMA_PS_TCP, ce.RDMA_PS_UDP, ce.RDMA_PS_IPOIB, ce.RDMA_PS_IB)
 
 
@@ -71,7 +76,7 @@ class CMID(CMQueuePair):
             self._begin(creator, port_space)
         elif isinstance(creator, CMEvent):
             if listen_id is None:
-                raise PyverbsUserError("listen ID not provided")
+                raise PyverbsUserError("a CMID of a request needs listen_id, the CMID that listens")
             instance(listen_id, CMID, "listen_id")
             self._take_request(creator, listen_id)
         else:
@@ -132,16 +137,21 @@ class CMID(CMQueuePair):
         """The device is known: so are its context and protection domain."""
         identity = self._open()
         self.device = identity.device
-        with self._guard("Failed to open device"):
-            home = service_of(identity.device).home
-        if home is None or home[0]._core is None or home[1]._core is None:
-            context = Context(device=identity.device)
-            home = (context, PD(context))
-            with self._guard("Failed to open device"):
-                service_of(identity.device).home = home
+        with _home_lock:
+            home = self._home(identity.device)
         self.ctx = home[0] if self._pd is None or self._pd._context is None else self._pd._context
         if self._pd is None:
             self._pd = home[1]
+
+    def _home(self, device: Device) -> tuple[Context, PD]:
+        """Context and protection domain of all CMIDs of a device."""
+        with self._guard("Failed to open device"):
+            service = service_of(device)
+        home: tuple[Context, PD] | None = service.home
+        if home is None or home[0]._core is None or home[1]._core is None:
+            context = Context(device=device)
+            home = service.home = (context, PD(context))
+        return home
 
     # -- what it is
 
@@ -220,7 +230,7 @@ class CMID(CMQueuePair):
         for member in self._open().groups.values():
             if member.gid == event.vector.dgid and not member.send_only and not member.attached:
                 try:
-                    self._qp.attach_mcast(_gid(member.gid), 0)
+                    self._qp.attach_mcast(GID._of(member.gid), 0)
                     member.attached = True
                 except PyverbsError as error:
                     event.kind, event.status = Kind.MULTICAST_ERROR, -(error.errno or errno.EINVAL)
@@ -341,6 +351,7 @@ class CMID(CMQueuePair):
         child._own_channel = CMEventChannel(event.identity.device)
         with self._guard(what, "rdma_get_request"):
             self._own_channel._move(event.identity, child._own_channel)
+        child._pd = self._pd
         child._adopt(event.identity)
         child._settle_home()
         self.ctx, self._pd = child.ctx, child._pd
@@ -453,6 +464,8 @@ class CMID(CMQueuePair):
         with self._guard(what, "rdma_migrate_id"):
             new._open()
             old._move(self._open(), new)
+        if old is self._own_channel:
+            old.close()
         self._event_channel = channel
         self._own_channel = new if channel is None else None
 
@@ -514,7 +527,7 @@ class CMID(CMQueuePair):
             instance(addr, AddrInfo, "addr")
             send_only, info = False, addr
         else:
-            raise PyverbsUserError("Join to multicast must have AddrInfo or JoinMCAttrEx arguments")
+            raise PyverbsUserError(f"{what}: addr, an AddrInfo, or mc_attr, a JoinMCAttrEx, is needed")
         with self._guard(what, "rdma_join_multicast"):
             self._open().join(info._bind_address(what), send_only)
         self._complete(what, Kind.MULTICAST_JOIN)
@@ -530,7 +543,7 @@ class CMID(CMQueuePair):
         with self._guard(what, "rdma_leave_multicast"):
             member: Membership = self._open().leave(addr._bind_address(what))
         if member.attached and self._qp is not None:
-            self._qp.detach_mcast(_gid(member.gid), 0)
+            self._qp.detach_mcast(GID._of(member.gid), 0)
 
     # -- life
 
@@ -544,6 +557,7 @@ class CMID(CMQueuePair):
         device = identity.device
         channel = self._event_channel or self._own_channel
         self._close_qp()
+        close_weakrefs([self._mrs])
         self._identity = None
         if device.usable():
             with device.lock:
@@ -564,12 +578,6 @@ class CMID(CMQueuePair):
 
 def _pair(address: Address | None) -> tuple[str, int] | None:
     return None if address is None else (address.text, address.port)
-
-
-def _gid(raw: bytes) -> Any:
-    from softverbs.pyverbs.addr import GID
-
-    return GID._of(raw)
 
 
 def _words(event: Event) -> str:

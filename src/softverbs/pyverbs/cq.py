@@ -423,9 +423,11 @@ class CQEX(_Queue):
         self._leave_batch()
 
     def _enter_batch(self) -> None:
-        if self._batch.acquire(blocking=not self._single):
+        if self._batch.acquire(False):
             return
-        if self._device().options.debug:
+        device = self._device()
+        device._check_open()  # in a forked child the thread that is polling does not exist
+        if self._single and device.options.debug:
             raise refused("start_poll: another thread is polling this CQ, which was created SINGLE_THREADED")
         self._batch.acquire()
 

@@ -421,6 +421,11 @@ def get_device_list() -> list[Device]:
     return [Device(device.name.encode(), device.guid, e.IBV_NODE_CA, e.IBV_TRANSPORT_IB, 0)]
 
 
+def rdma_get_devices() -> list[Device]:
+    """The devices that the connection manager uses (rdma_get_devices(3)): the same one."""
+    return get_device_list()
+
+
 def _chosen(kwargs: dict[str, Any]) -> tuple[SoftDevice, Identity]:
     """The device to open, and what its objects will be known by."""
     if kwargs.get("cmd_fd") is not None:

@@ -236,7 +236,7 @@ class ParentDomainInitAttr(PyverbsObject):
             instance(pd_context, ParentDomainContext, "ParentDomainInitAttr pd_context")
             mask |= _ALLOCATOR_BITS
         elif mask & _ALLOCATOR_BITS:
-            raise PyverbsUserError("comp_mask bits ALLOCATORS/PD_CONTEXT require pd_context to be provided")
+            raise PyverbsUserError(f"comp_mask={mask:#x}: the bits of allocators need pd_context")
         if td is not None:
             instance(td, TD, "ParentDomainInitAttr td")
         self.pd = pd

@@ -100,8 +100,13 @@ class QPEx(QP):
         me = threading.get_ident()
         if self._owner == me:
             raise refused("wr_start: a critical section is open; wr_complete or wr_abort comes first")
-        self._section.acquire()
+        if not self._section.acquire(False):
+            self._device().check()  # in a forked child the thread that is in it does not exist
+            self._section.acquire()
         self._owner = me
+        if self._core is None:  # closed while this thread waited
+            self._leave()
+            raise self._closed()
         self._begin()
 
     def wr_complete(self) -> None:
@@ -145,8 +150,13 @@ class QPEx(QP):
 
     def _leave(self) -> None:
         self._begin()
-        self._owner = 0
-        self._section.release()
+        owner, self._owner = self._owner, 0
+        if owner:
+            self._section.release()
+
+    def _forget(self) -> None:
+        super()._forget()
+        self._leave()  # whoever waits for the section need not wait for ever
 
     def _inside(self, name: str) -> None:
         """Refuses what is called outside of a section: there is no wr_complete that could."""

@@ -103,13 +103,10 @@ class RwqIndTableInitAttr(PyverbsObject):
         """
         self.wqs_list = list(wqs_list or ())
         if log_ind_tbl_size <= 0:
-            raise PyverbsUserError("Invalid indirection table size. Log size must be > 0")
+            raise PyverbsUserError(f"log_ind_tbl_size={log_ind_tbl_size}: at least 1")
         fill(self, log_ind_tbl_size=log_ind_tbl_size, comp_mask=comp_mask)
         if len(self.wqs_list) > 1 << min(log_ind_tbl_size, 32):
-            raise PyverbsUserError(
-                f"Requested table size ({1 << log_ind_tbl_size}) is smaller than the number of wqs "
-                f"({len(self.wqs_list)})"
-            )
+            raise PyverbsUserError(f"{len(self.wqs_list)} WQs do not fit in a table of {1 << log_ind_tbl_size}")
 
 
 class RwqIndTable(PyverbsCM):
@@ -148,7 +145,7 @@ class RxHashConf(PyverbsObject):
         """
         fill(self, rx_hash_function=rx_hash_function, rx_hash_fields_mask=rx_hash_fields_mask)
         if rx_hash_key and rx_hash_key_len != len(rx_hash_key):
-            raise PyverbsUserError("Length of rx_hash_key not equal to rx_hash_key_len")
+            raise PyverbsUserError(f"rx_hash_key has {len(rx_hash_key)} bytes, not rx_hash_key_len={rx_hash_key_len}")
         self._key = bytes(rx_hash_key or ())
         self._length = rx_hash_key_len
 
@@ -160,7 +157,7 @@ class RxHashConf(PyverbsObject):
     @rx_hash_key_len.setter
     def rx_hash_key_len(self, val: int) -> None:
         if val <= 0:
-            raise PyverbsUserError("Invalid rx_hash_key_len. Must be greater than 0")
+            raise PyverbsUserError(f"rx_hash_key_len={val}: at least 1")
         self._length = val
 
     @property

@@ -9,7 +9,7 @@ from softverbs.pyverbs._buffers import check_mapped, exported
 from softverbs.pyverbs._dm import DM, AllocDmAttr
 from softverbs.pyverbs._fields import integer, is_integer, refused
 from softverbs.pyverbs.device import Context
-from softverbs.pyverbs.mr import DMMR, MR, MW, DmaBufMR, MWBind, NullMR
+from softverbs.pyverbs.mr import DMMR, MR, MW, DmaBufMR, NullMR
 from softverbs.pyverbs.pd import PD, TD, ParentDomain, ParentDomainInitAttr, TDInitAttr
 from softverbs.pyverbs.pyverbs_error import PyverbsError
 from softverbs.verbs._convention import need, note, returns_object, returns_status
@@ -173,20 +173,6 @@ def ibv_dealloc_mw(mw: MW) -> None:
     :return: 0, or the value of errno
     """
     need(mw, MW, "mw")._destroy()
-
-
-@returns_status
-def ibv_bind_mw(qp: Any, mw: MW, mw_bind: MWBind) -> None:
-    """Posts a request to bind a window of type 1; ``mw.rkey`` is the key that it will have then.
-
-    :param qp: the QP
-    :param mw: the memory window
-    :param mw_bind: what it is to open
-    :return: 0, or the value of errno
-    """
-    from softverbs.pyverbs.qp import QP
-
-    need(qp, QP, "qp").bind_mw(need(mw, MW, "mw"), need(mw_bind, MWBind, "mw_bind"))
 
 
 @returns_object

@@ -7,10 +7,12 @@ from softverbs.core.wr import RecvWR, SendWR
 from softverbs.pyverbs._fields import refused
 from softverbs.pyverbs.addr import GID
 from softverbs.pyverbs.device import Context
+from softverbs.pyverbs.libibverbs_enums import IBV_QP_INIT_ATTR_SEND_OPS_FLAGS
 from softverbs.pyverbs.mr import MW, MWBind
 from softverbs.pyverbs.pd import PD
 from softverbs.pyverbs.pyverbs_error import PyverbsError
 from softverbs.pyverbs.qp import ECE, QP, QPAttr, QPInitAttr, QPInitAttrEx, QPOpenAttr, QPRateLimitAttr, open_qp
+from softverbs.pyverbs.qpex import QPEx
 from softverbs.verbs._convention import need, note, post, returns_object, returns_status
 from softverbs.verbs.queues import wait_for_acks
 
@@ -32,9 +34,12 @@ def ibv_create_qp_ex(context: Context, qp_init_attr_ex: QPInitAttrEx) -> QP:
 
     :param context: the open device
     :param qp_init_attr_ex: the attributes
-    :return: a QP, or None with errno set
+    :return: a QP, or None with errno set; one with the extended API for sends (``ibv_qp_to_qp_ex``), where
+        ``comp_mask`` has IBV_QP_INIT_ATTR_SEND_OPS_FLAGS
     """
-    return QP(need(context, Context, "context"), need(qp_init_attr_ex, QPInitAttrEx, "qp_init_attr_ex"))
+    attr = need(qp_init_attr_ex, QPInitAttrEx, "qp_init_attr_ex")
+    kind = QPEx if attr.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS else QP
+    return kind(need(context, Context, "context"), attr)
 
 
 @returns_status

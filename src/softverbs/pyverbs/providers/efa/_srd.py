@@ -13,6 +13,7 @@ from softverbs.pyverbs.cq import CQEX
 from softverbs.pyverbs.device import Context
 from softverbs.pyverbs.mr import MR
 from softverbs.pyverbs.qp import QP
+from softverbs.pyverbs.qpex import QPEx
 
 
 def _refuse(what: str) -> NoReturn:
@@ -83,7 +84,7 @@ class SRDQP(QP):
         _refuse("Failed to create SRD QP")
 
 
-class SRDQPEx(QP):
+class SRDQPEx(QPEx):
     """An SRD QP of the extended API (efadv_create_qp_ex(3)); every creation is refused with EOPNOTSUPP."""
 
     def __init__(self, ctx: Any, attr_ex: Any, efa_init_attr: Any) -> None:
