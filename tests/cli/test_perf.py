@@ -228,7 +228,9 @@ def test_a_client_that_goes_away() -> None:
             lines.close()
         done = finish(process)
     assert done.code == 1
-    assert done.err.splitlines()[1:] == ["softverbs: the peer has closed the connection"]
+    # TCP says "reset" where the server had already written something that nobody will read.
+    (line,) = done.err.splitlines()[1:]
+    assert re.fullmatch("softverbs: the peer has (closed the connection|gone: Connection reset by peer)", line)
 
 
 @pytest.mark.parametrize(

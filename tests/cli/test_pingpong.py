@@ -320,3 +320,11 @@ def test_a_server_does_not_take_an_old_message_for_a_new_one() -> None:
 def test_a_client_does_not_take_their_fill_for_its_own() -> None:
     with pytest.raises(Fault, match="message 0"):
         Contents(100).check(b"\x7b" * 100, 0, False)
+
+
+def test_a_server_knows_what_older_programs_send() -> None:
+    """ibv_srq_pingpong of rdma-core 44 fills its messages with 0."""
+    contents = Contents(5000)
+    contents.check(bytes(5000), 0, True)
+    with pytest.raises(Fault, match="message 1"):
+        contents.check(b"\x7b" * 5000, 1, True)

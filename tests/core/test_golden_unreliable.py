@@ -8,7 +8,7 @@ import ipaddress
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from scapy.utils import RawPcapReader
@@ -170,7 +170,7 @@ def test_ours_would_send_the_same(message: list[Packet]) -> None:
     """Byte by byte but for MigReq, the number of the sending queue pair, and so the ICRC."""
     first, last = message[0], message[-1]
     data = b"".join(packet.payload for packet in message)
-    attributes = {"sq_psn": int.from_bytes(first.frame[9:12], "big")}
+    attributes: dict[str, Any] = {"sq_psn": int.from_bytes(first.frame[9:12], "big")}
     number = int.from_bytes(first.frame[5:8], "big")
     if first.kind == QPT_UC:
         attributes["dest_qp_num"] = number

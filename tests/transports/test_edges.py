@@ -36,6 +36,7 @@ from tests.netsim.sim import (
     move,
 )
 
+from softverbs.core.errors import PyverbsRDMAError
 from softverbs.core.wr import SGE, RecvWR
 
 CQ_ERR, QP_FATAL, SRQ_LIMIT_REACHED = 0, 1, 15
@@ -88,6 +89,24 @@ def test_handles_of_requests_that_are_flushed_or_dropped_are_let_go() -> None:
             pair.sim.settle()
         assert a.count(SEND) == (1000, 5)
         assert len(a.node.port.addresses) < 100
+
+
+def test_a_request_that_names_a_handle_that_is_closed() -> None:
+    """It is refused, though another handle has the number by now: nothing goes to a stranger."""
+    with Pair(kind=QPT_UD) as pair:
+        third = End(pair.sim.node(), 4096, CAP, QPT_UD)
+        connect(third.qp, None, third.node, None)
+        third.receive(0, 200)
+        handle = pair.a.node.handle(pair.a.pd, pair.b.node.gid)
+        wr = pair.a.wr(WR_SEND, 0, 8, handle=handle, qpn=third.qp.qp_num)
+        handle.core.close()
+        other = pair.a.node.handle(pair.a.pd, third.node.gid)
+        with pytest.raises(PyverbsRDMAError) as caught:
+            pair.a.qp.post_send(wr)
+        assert caught.value.errno == 22
+        pair.sim.settle()
+        assert third.done() == []
+        other.core.close()
 
 
 # -- links that refuse

@@ -8,7 +8,18 @@ from pathlib import Path
 import pytest
 from tests.forked import in_child
 from tests.netsim import frames
-from tests.netsim.pair import ERR, SUCCESS, WR_ATOMIC_WRITE, WR_FLUSH, WR_WRITE, End, Pair
+from tests.netsim.pair import (
+    ERR,
+    REMOTE_READ,
+    RETRY_EXC_ERR,
+    SUCCESS,
+    WR_ATOMIC_WRITE,
+    WR_FLUSH,
+    WR_READ,
+    WR_WRITE,
+    End,
+    Pair,
+)
 from tests.netsim.sim import QPT_RC, QPT_UC, QPT_UD, QPT_XRC_SEND, RTS, SQD, Sim, connect, move
 
 from softverbs.core.address import AddressVector
@@ -167,3 +178,18 @@ def test_a_flush_that_is_refused_says_what_it_was_to_flush() -> None:
         a.qp.post_send(wr)
         reason = a.wait()[0].reason
         assert f"FLUSH of 4096 bytes at [{b.memory.iova + 64:#x}, {b.memory.iova + 64 + 4096:#x})" in reason
+
+
+def test_a_queue_pair_in_error_answers_no_read_to_its_end() -> None:
+    """IBA 10.3.1 (Error): whoever moves a queue pair there takes the peer's access to memory away at once."""
+    with Pair(size=LONG) as pair:
+        a, b = pair.a, pair.b
+        a.post(WR_READ, 0, LONG, 0)
+        pair.sim.run_until(lambda: len(pair.sent(b)) > 20)
+        move(b.qp, ERR)
+        sent = len(pair.sent(b))
+        pair.sim.settle()
+        assert sent < LONG // 1024
+        assert len(pair.sent(b)) == sent
+        assert a.done() == [(0, RETRY_EXC_ERR)]
+        assert b.count(REMOTE_READ) == (0, 0)

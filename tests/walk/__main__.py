@@ -5,6 +5,7 @@ import sys
 import time
 from collections import Counter
 
+from tests.walk.control import ControlWalk
 from tests.walk.mixed import MixedWalk
 from tests.walk.walk import Walk, WalkError
 
@@ -13,12 +14,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.walk", description=__doc__)
     parser.add_argument("--seed", type=int, default=0, help="the first walk (default 0)")
     parser.add_argument("--runs", type=int, default=1, help="how many, of seeds that follow each other (default 1)")
-    parser.add_argument(
-        "--mixed", action="store_true", help="walks over all types of queue pair, instead of RC in depth"
-    )
+    parser.add_argument("--mixed", action="store_true", help="walks over all types of queue pair")
+    parser.add_argument("--control", action="store_true", help="walks over making and closing objects")
     parser.add_argument("-v", "--verbose", action="store_true", help="say everything that happens")
     arguments = parser.parse_args()
-    kind = MixedWalk if arguments.mixed else Walk
+    kind = MixedWalk if arguments.mixed else ControlWalk if arguments.control else Walk
     tally: Counter[str] = Counter()
     failures = 0
     start = time.perf_counter()

@@ -18,8 +18,8 @@ HAPPENED = (
     *(f"INI {word}" for word in ("SEND", "SEND_IMM", "WRITE", "WRITE_IMM", "READ", "CAS", "FAA")),
     *(f"UC {word}" for word in ("SEND", "SEND_IMM", "WRITE", "WRITE_IMM", "BIND", "LOCAL_INV", "received")),
     "RC ATOMIC_WRITE", "RC BIND", "RC LOCAL_INV", "UD SEND", "UD SEND_IMM", "UD received", "recovered", "broken lines",
-    "fault lkey", "fault rkey", "trouble err", "trouble reset", "trouble small", "trouble sqd", "trouble port", "event 9", "event 10", "event 15", "event 16", "status 4", "status 5",
-    "status 10", "status 12",
+    "fault lkey", "fault rkey", "trouble err", "trouble reset", "trouble small", "trouble sqd", "trouble port",
+    "status 4", "status 5", "status 10", "status 12", "event 9", "event 10", "event 15", "event 16",
 )  # fmt: skip
 
 

@@ -82,6 +82,8 @@ cdef class Answers:
     @cython.locals(old=list, index=int64_t, resource=Resource)
     cpdef keep_resources(self, int count)
     @cython.locals(resource=Resource)
+    cdef void stop_answering(self) except *
+    @cython.locals(resource=Resource)
     cdef bint _remember_empty(self, uint32_t kind) except -1
     @cython.locals(count=int64_t, resource=Resource)
     cdef Resource _remember(self, uint32_t kind, uint32_t packets)

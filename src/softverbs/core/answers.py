@@ -118,6 +118,13 @@ class Answers:
             if resource.queued:
                 self.queued += 1
 
+    def stop_answering(self) -> None:
+        """READs and atomics get no answer any more: the queue pair is in error (IBA 10.3.1)."""
+        for resource in self.resources:
+            resource.queued = False
+        self.queued = 0
+        self.resume_at = 0
+
     def _remember(self, kind: int, packets: int) -> "Resource | None":
         """A resource for a new READ or atomic of so many PSNs, queued to be answered; None: there are too many."""
         count = len(self.resources)

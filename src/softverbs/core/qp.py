@@ -427,6 +427,8 @@ class QueuePair:
         self.state = QPS_ERR
         self.requester.flush(reason)
         self.responder.flush(reason)
+        if not self.responder.failed:  # else a NAK follows the answers to what came before
+            self.responder.stop_answering()
         if is_new and self.srq is not None:
             self.port.raise_event(EVENT_QP_LAST_WQE_REACHED, self)
 

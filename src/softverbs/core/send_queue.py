@@ -180,8 +180,10 @@ class SendQueue:
         """UD: the address handle, which may be destroyed before the datagram has left."""
         handles = self.connection.port.addresses
         handle: AddressHandle | None = handles[wr._ah] if wr._ah < len(handles) else None
-        if handle is None:
+        if wr._ah == 0:
             raise PyverbsRDMAError("a datagram without an address handle: call set_wr_ud", errno.EINVAL)
+        if handle is None or handle is not wr._ah_core:  # the number may be another's now
+            raise PyverbsRDMAError("the address handle of the datagram is closed", errno.EINVAL)
         return handle
 
     def _put_bind(self, slot: int, wr: SendWR) -> None:

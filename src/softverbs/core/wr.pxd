@@ -26,6 +26,7 @@ cdef class SendWR:
     cdef uint64_t _swap
     cdef object _bind
     cdef uint32_t _ah
+    cdef object _ah_core
     cdef object _ah_owner
     cdef uint32_t _destination
     cdef uint32_t _flush_length

@@ -226,6 +226,7 @@ class SendWR:
         self._bind: tuple[Any, Any] | None = None
         #: UD: handle of the address handle, the peer's QP and Q_Key. XRC: the peer's SRQ.
         self._ah = 0
+        self._ah_core: object = None
         self._ah_owner: object = None
         self._destination = 0
         #: FLUSH: bytes, placement type and selectivity level << 4.
@@ -268,6 +269,7 @@ class SendWR:
         self._swap = other._swap
         self._bind = other._bind
         self._ah = other._ah
+        self._ah_core = other._ah_core
         self._ah_owner = other._ah_owner
         self._destination = other._destination
         self._flush_length = other._flush_length
@@ -364,6 +366,7 @@ class SendWR:
         """
         if not hasattr(ah, "_open") or not hasattr(ah._open(), "vector"):
             raise PyverbsUserError(f"ah is {type(ah).__name__}: AH is expected")
+        self._ah_core = ah._open()
         self._ah = _fits("address handle", ah._open().handle, _U32)
         self._ah_owner = ah  # kept alive until the work request is posted
         self._destination = _fits("remote_qpn", rqpn, 0xFFFFFF)
