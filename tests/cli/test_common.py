@@ -1,6 +1,7 @@
 """What the commands share."""
 
 import socket
+import sys
 import threading
 import time
 
@@ -10,6 +11,9 @@ import pytest
 from softverbs.cli import common
 from softverbs.cli.common import Fault
 from softverbs.core.wr import WC
+from softverbs.device import Device
+from softverbs.pyverbs.cq import CQ, CompChannel
+from softverbs.pyverbs.device import Context
 
 
 @pytest.mark.parametrize(
@@ -50,6 +54,31 @@ def spin(seconds: float) -> None:
 def test_patience_ends() -> None:
     with pytest.raises(Fault, match=r"for 0\.5 s"), common.patience(0.5, lambda: 0, "waiting"):
         spin(10)
+
+
+@pytest.mark.parametrize("sleeping", [False, True])
+def test_patience_leaves_the_device_whole(sleeping: bool) -> None:
+    """It does not raise while the device has its lock, and ends a sleep in the device all the same."""
+    with Device() as device, Context(device=device) as context:
+        channel = CompChannel(context)
+        queue = CQ(context, 4, None, channel)
+
+        def forever() -> None:
+            while True:
+                channel.get_cq_event(queue) if sleeping else queue.poll(1)
+
+        with pytest.raises(Fault, match=r"for 0\.5 s"), common.patience(0.5, lambda: 0, "waiting"):
+            forever()
+        assert queue.poll(1) == (0, [])
+        threading.Thread(target=queue.poll, args=(1,)).start()  # the lock is free: closing does not hang
+
+
+def test_where_patience_does_not_raise() -> None:
+    found: list[bool] = []
+    with Device() as device:
+        device.wait_until(lambda: bool(found.append(common._in_device(sys._getframe())) or True), None)
+    assert found == [True]
+    assert not common._in_device(sys._getframe())
 
 
 def test_patience_with_progress() -> None:

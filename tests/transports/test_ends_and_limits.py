@@ -19,18 +19,20 @@ from tests.netsim.pair import (
     WR_WRITE,
     End,
     Pair,
+    dropping,
 )
-from tests.netsim.sim import QPT_RC, QPT_UC, QPT_UD, QPT_XRC_SEND, RTS, SQD, Sim, connect, move
+from tests.netsim.sim import QPT_RC, QPT_UC, QPT_UD, QPT_XRC_SEND, RESET, RTS, SQD, Sim, connect, move
 
 from softverbs.core.address import AddressVector
 from softverbs.core.limits import Options
 from softverbs.core.memory import load16
-from softverbs.core.qp_states import AV, EN_SQD_ASYNC_NOTIFY, STATE
+from softverbs.core.qp_states import ACCESS_FLAGS, AV, EN_SQD_ASYNC_NOTIFY, STATE
 from softverbs.core.wr import SGE, SendWR
 
 SQ_DRAINED = 5
 INLINE, SIGNALED = 8, 2
 XRC = 0xA0
+EXPLAIN = 0xC0
 GROUP = bytes(10) + b"\xff\xff\xef\1\1\1"
 LONG = 400_000
 SQ_NUM_SGE = 10  # offset in a slot of the send queue (core/rings.py)
@@ -193,3 +195,18 @@ def test_a_queue_pair_in_error_answers_no_read_to_its_end() -> None:
         assert len(pair.sent(b)) == sent
         assert a.done() == [(0, RETRY_EXC_ERR)]
         assert b.count(REMOTE_READ) == (0, 0)
+
+
+def test_what_an_earlier_peer_said_is_not_said_of_the_next() -> None:
+    """The reason of a refusal comes beside the NAK, and belongs to one connection."""
+    with Pair() as pair:
+        a, b = pair.a, pair.b
+        a.post(WR_WRITE, 0, 8, 0, rkey=0x999)
+        assert "key 0x999 is not registered" in a.wait()[0].reason
+        for end in (a, b):
+            move(end.qp, RESET)
+        pair.connect()
+        pair.rule = dropping(EXPLAIN)
+        b.qp.modify({"qp_access_flags": 0}, ACCESS_FLAGS)
+        a.post(WR_WRITE, 0, 8, 0)
+        assert "it gives no reason" in a.wait()[0].reason

@@ -116,7 +116,7 @@ class Kit:
         self.xsrqs = [srq for _, srq in made]
 
     def _queue(self, walk: "MixedWalk", xrcd: Any, cq: Any, index: int) -> tuple[Pool, SharedReceiveQueue]:
-        count = 48
+        count = 120
         iova = 0x40000000 + index * 0x8000000
         region = self.node.region(self.pd, Pool.size(count, self.room), iova=iova, guard=512)
         return Pool(region, count, self.room), self.node.srq(self.pd, count, xrcd=xrcd, cq=cq)

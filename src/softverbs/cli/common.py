@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     from softverbs.pyverbs.device import Context
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
+_DEVICE = ("softverbs.core.", "softverbs.device", "softverbs.links.", "softverbs.pyverbs.")
+_SOON_S, _LATER = (
+    0.001,
+    300,
+)  # how soon a time-out looks again where it must not raise, and how often: it may sleep there
 MTUS = ("256", "512", "1024", "2048", "4096")
 
 
@@ -160,17 +165,24 @@ def patience(
     if not seconds or threading.current_thread() is not threading.main_thread():
         yield
         return
-    last, since = progress(), time.monotonic()
+    last, since, later = progress(), time.monotonic(), 0
 
-    def look(_number: int, _frame: FrameType | None) -> None:
-        nonlocal last, since
+    def look(_number: int, frame: FrameType | None) -> None:
+        nonlocal last, since, later
         value, now = progress(), time.monotonic()
         if value != last:
             last, since = value, now
-        elif peer is not None and has_gone(peer):
-            raise Fault(f"{what}: the peer has gone")
+            return
+        words = ""
+        if peer is not None and has_gone(peer):
+            words = "the peer has gone"
         elif now - since > seconds:
-            raise Fault(f"{what}: nothing has happened for {seconds:g} s")
+            words = f"nothing has happened for {seconds:g} s"
+        if words and later < _LATER and _in_device(frame):
+            later += 1
+            signal.setitimer(signal.ITIMER_REAL, _SOON_S, 1)
+        elif words:
+            raise Fault(f"{what}: {words}")
 
     before = signal.signal(signal.SIGALRM, look)
     signal.setitimer(signal.ITIMER_REAL, 1, 1)
@@ -179,6 +191,15 @@ def patience(
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+def _in_device(frame: FrameType | None) -> bool:
+    """Whether code of the device is running, where an exception out of nowhere may leave a lock taken."""
+    while frame is not None:
+        if str(frame.f_globals.get("__name__")).startswith(_DEVICE):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def readable(sock: socket.socket) -> bool:

@@ -546,6 +546,7 @@ class QueuePair:
         self.responder.drop_receives()
         self.responder.reset(0, 0)
         self.connection.connected = False
+        self.connection.words = ""
         self.paced = False
         self.paced_until = 0
         self.established = False
