@@ -221,6 +221,17 @@ def test_an_error_in_a_sleep_is_accounted_for(device: Device) -> None:
     assert not device.lock._is_owned()
 
 
+def test_a_lock_that_an_interrupt_left_taken_does_not_stop_the_end() -> None:
+    """Ctrl-C can fall between taking the lock and the ``try`` behind it (uncompiled)."""
+    device = Device(link=Network().link("10.0.0.1"))
+    device.lock.acquire()
+    device.lock.acquire()
+    device.close()
+    assert not device.lock._is_owned()
+    assert device._thread is not None
+    assert not device._thread.is_alive()
+
+
 def test_an_error_in_the_condition_ends_a_wait(device: Device) -> None:
     with pytest.raises(ZeroDivisionError):
         device.wait_until(lambda: bool(1 // 0))

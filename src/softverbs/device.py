@@ -330,6 +330,7 @@ class Device:
 
     def close(self) -> None:
         """Ends the device: its link is closed, its thread stops. Twice does nothing."""
+        self._give_back_lock()
         with self.lock:
             if not self._closed:
                 self.faults.detach()  # what is closed with the device is closed whatever was planned
@@ -349,6 +350,14 @@ class Device:
             self.link.close()
             bell, self._bell = self._bell, -1
         os.close(bell)
+
+    def _give_back_lock(self) -> None:
+        """What this thread still holds of the lock: an exception of a signal handler, as Ctrl-C's, can fall between
+        taking it and the ``try`` behind that. Only the device's thread closes it from inside.
+        """
+        if self._pid == os.getpid() and threading.current_thread() is not self._thread:
+            while self.lock._is_owned():
+                self.lock.release()
 
     def __del__(self) -> None:
         if not getattr(self, "_closed", True):

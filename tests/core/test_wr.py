@@ -1,6 +1,7 @@
 """Work requests and completions as objects: what they keep, what they refuse, how they print."""
 
 import ctypes
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -110,7 +111,7 @@ def test_bind_gives_the_key_that_the_window_will_have() -> None:
         rkey = 0x12FF
 
     wr = SendWR(opcode=8)
-    wr.set_bind_wr(Window(), None)
+    wr.set_bind_wr(Window(), SimpleNamespace(mr=SimpleNamespace(lkey=1), addr=2, length=3, mw_access_flags=4))
     assert wr.rkey == 0x1200, "the tag wraps, the index stays"
 
 

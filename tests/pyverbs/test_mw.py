@@ -424,9 +424,8 @@ def test_a_window_whose_region_was_never_there(build: Any) -> None:
     region.close()
     with MW(world.b.pd, e.IBV_MW_TYPE_1) as one, MW(world.b.pd, e.IBV_MW_TYPE_2) as two:
         refused(errno.EINVAL, second.bind_mw, one, MWBind(info, SIGNALED))
-        wr = SendWR(1, e.IBV_WR_BIND_MW)
-        wr.set_bind_wr(two, info)
-        refused(errno.EINVAL, second.post_send, wr)
+        refused(errno.EINVAL, SendWR(1, e.IBV_WR_BIND_MW).set_bind_wr, two, info)
+        refused(errno.EINVAL, second.post_send, SendWR(2, e.IBV_WR_BIND_MW))
 
 
 def test_there_are_so_many_windows(build: Any) -> None:

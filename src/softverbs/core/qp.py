@@ -551,6 +551,7 @@ class QueuePair:
         self.paced_until = 0
         self.established = False
         self.notify_drained = False
+        self.attributes = {}
         self._purge()
 
     def _purge(self) -> None:

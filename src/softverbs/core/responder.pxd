@@ -110,6 +110,7 @@ cdef class Responder(Answers):
     cdef bint _on_atomic(self, int opcode, uintptr_t headers) except -1
     @cython.locals(kind=int, right=uint32_t, rkey=uint32_t, va=uint64_t, length=uint64_t, region=MemoryRegion)
     cdef bint _on_flush(self, uintptr_t headers) except -1
+    cdef bint _is_aligned(self, uintptr_t address, uint64_t va) except -1
     @cython.locals(va=uint64_t, address=uintptr_t)
     cdef bint _on_atomic_write(self, uintptr_t headers, uintptr_t payload) except -1
     cdef bint _granted(self, uint32_t right) except -1

@@ -347,12 +347,8 @@ class Responder(Answers):
         address = self._opened(atomic_rkey(headers), va, ATOMIC_SIZE, ACCESS_REMOTE_ATOMIC)
         if address == 0:
             return False
-        if address & 7:
-            return self._refuse(
-                NAK_INVALID_REQUEST,
-                EVENT_QP_REQ_ERR,
-                f"an atomic at {va:#x}: in the responder's memory it is not 8-byte aligned",
-            )
+        if not self._is_aligned(address, va):
+            return False
         resource = self._remember(ATOMIC, 1)
         if resource is None:
             return False
@@ -363,6 +359,16 @@ class Responder(Answers):
         if self.remote_read_counter is not None:
             self.remote_read_counter.record(WC_SUCCESS, ATOMIC_SIZE)
         return True
+
+    def _is_aligned(self, address: int, va: int) -> bool:
+        """Whether the memory under an address that is a multiple of 8 for the peer is so, too; False: refused."""
+        if not address & 7:
+            return True
+        return self._refuse(
+            NAK_INVALID_REQUEST,
+            EVENT_QP_REQ_ERR,
+            f"an atomic at {va:#x}: in the responder's memory it is not 8-byte aligned",
+        )
 
     def _on_flush(self, headers: int) -> bool:
         """FLUSH (annex A19): memory is visible to all once it is written: only to be checked and answered."""
@@ -402,12 +408,9 @@ class Responder(Answers):
                 f"ATOMIC_WRITE of {reth_length(headers)} bytes at {va:#x}: 8 bytes, at a multiple of 8",
             )
         address = self._opened(reth_rkey(headers), va, ATOMIC_SIZE, ACCESS_REMOTE_WRITE)
-        if address == 0 or not self._remember_empty(WRITE):
+        if address == 0 or not self._is_aligned(address, va) or not self._remember_empty(WRITE):
             return False
-        if address & 7:
-            copy(address, payload, ATOMIC_SIZE)
-        else:
-            store64(address, load64(payload))  # one instruction
+        store64(address, load64(payload))  # one instruction
         if self.remote_write_counter is not None:
             self.remote_write_counter.record(WC_SUCCESS, ATOMIC_SIZE)
         return True

@@ -76,7 +76,7 @@ class SendQueue:
         self.signal_all = signal_all
         payload = max(max_sge * SGE_SIZE, max_inline_data, ATOMIC_SIZE)
         # The smallest queue has one slot: modulo zero has no meaning.
-        self.ring = Ring(max(max_wr, 1), SQ_SGES + (payload + 63 & ~63))
+        self.ring = Ring(max(max_wr, 1), SQ_SGES + payload + 63 & ~63)  # whole cache lines
         #: UD: the address handle of each slot.
         self.handles: list[Any] = [None] * (self.ring.mask + 1 if qp_type == QPT_UD else 0)
 
@@ -190,13 +190,13 @@ class SendQueue:
         """BIND_MW: the window's key now, the region's key, the range and the rights (``rings``)."""
         if wr._bind is None:
             raise PyverbsRDMAError("BIND_MW without a memory window: call set_bind_wr", errno.EINVAL)
-        mw, info = wr._bind
+        mw, lkey, address, length, access = wr._bind
         store32(slot + SQ_RKEY, mw.rkey)
         store32(slot + SQ_IMM, wr._rkey)
-        store64(slot + SQ_REMOTE_ADDRESS, info.addr)
-        store64(slot + SQ_COMPARE_ADD, info.length)
-        store32(slot + SQ_SWAP, info.mr.lkey)
-        store32(slot + SQ_SWAP + 4, info.mw_access_flags)
+        store64(slot + SQ_REMOTE_ADDRESS, address)
+        store64(slot + SQ_COMPARE_ADD, length)
+        store32(slot + SQ_SWAP, lkey)
+        store32(slot + SQ_SWAP + 4, access)
         store32(slot + SQ_LENGTH, 0)
 
     def _put_flush(self, slot: int, wr: SendWR) -> None:

@@ -196,6 +196,8 @@ class SharedReceiveQueue(ReceiveQueue):
         most = self.max_wr if max_wr is None else max_wr
         if limit is not None and not 0 <= limit <= most:
             raise PyverbsRDMAError(f"srq_limit={limit} is out of range: 0 to max_wr, {most}", errno.EINVAL)
+        if limit is None and self.limit > most:
+            raise PyverbsRDMAError(f"max_wr={max_wr} is below the limit that is armed, {self.limit}", errno.EINVAL)
         if max_wr is not None:
             self._resize(max_wr)
         if limit is not None:

@@ -223,7 +223,8 @@ class SendWR:
         self._rkey = 0
         self._compare_add = 0
         self._swap = 0
-        self._bind: tuple[Any, Any] | None = None
+        #: Memory window, the region's lkey, address, length, rights.
+        self._bind: tuple[Any, int, int, int, int] | None = None
         #: UD: handle of the address handle, the peer's QP and Q_Key. XRC: the peer's SRQ.
         self._ah = 0
         self._ah_core: object = None
@@ -392,14 +393,20 @@ class SendWR:
         self._flush_length = _fits("flush length", length, _U32)
         self._flush_kind = _fits("placement type", placement_type, 15) | _fits("selectivity level", level, 3) << 4
 
-    def set_bind_wr(self, mw: object, bind_info: object) -> None:
+    def set_bind_wr(self, mw: Any, bind_info: Any) -> None:
         """Binds a memory window of type 2.
 
         :param mw: the memory window
         :param bind_info: what it shall open
         """
-        self._bind = (mw, bind_info)
-        current = _fits("rkey", mw.rkey, _U32)  # type: ignore[attr-defined]
+        current = _fits("rkey", mw.rkey, _U32)
+        self._bind = (
+            mw,
+            _fits("lkey", bind_info.mr.lkey, _U32),
+            _fits("bind addr", bind_info.addr, _U64),
+            _fits("bind length", bind_info.length, _U64),
+            _fits("mw_access_flags", bind_info.mw_access_flags, _U32),
+        )
         self._rkey = (current & 0xFFFFFF00) | ((current + 1) & 0xFF)
 
     @property
