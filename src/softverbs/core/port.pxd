@@ -52,8 +52,7 @@ cdef class Port(Host):
     cdef public object on_event
     cdef int local_turns
     cdef uint64_t[12] drops
-    cdef readonly dict groups
-    cdef dict joined
+    cdef readonly object groups
     cdef readonly bint up
     cdef public bint refused
     cdef readonly uint64_t received
@@ -109,7 +108,5 @@ cdef class Port(Host):
     cpdef uint32_t enter_qp(self, object qp, int number) except? 0
     cpdef remove_qp(self, object qp)
     cpdef object path_to(self, object vector)
-    @cython.locals(members=list)
     cpdef attach_mcast(self, object qp, bytes gid)
-    @cython.locals(members=list)
     cpdef detach_mcast(self, object qp, bytes gid)

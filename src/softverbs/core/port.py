@@ -16,7 +16,8 @@ except ImportError:
     from softverbs import _cython as cython
 from softverbs.core.errors import PyverbsRDMAError
 from softverbs.core.gid import address_of, is_ipv4, is_multicast
-from softverbs.core.limits import MAX_MCAST_GRP, MAX_MCAST_QP_ATTACH, Options
+from softverbs.core.groups import Groups
+from softverbs.core.limits import Options
 
 if not cython.compiled:
     from softverbs.core.address import AddressVector, pace_of
@@ -101,10 +102,7 @@ class Port(Host):
         self.on_event: Callable[[int, object], None] | None = None
         self.local_turns = 0
         self.drops = [0] * 12
-        #: Multicast groups by GID: the queue pairs that are attached.
-        self.groups: dict[bytes, list[QueuePair]] = {}
-        #: By the same GIDs: the own GIDs, by index, whose interfaces have joined.
-        self.joined: dict[bytes, list[int]] = {}
+        self.groups = Groups(link, self.report)
         self.up = True
         #: Whether the link would not take the last burst.
         self.refused = False
@@ -354,7 +352,7 @@ class Port(Host):
             self._drop(fault - 1)
             return
         opcode = bth_opcode(frame)
-        members = self.groups.get(peer.dgid)
+        members = self.groups.members.get(peer.dgid)
         if bth_dest_qpn(frame) != GROUP_QP or opcode & TRANSPORT_BITS != UD or not members:
             self._drop(GROUP)
             return
@@ -520,55 +518,12 @@ class Port(Host):
         return path
 
     def attach_mcast(self, qp: QueuePair, gid: bytes) -> None:
-        """Adds a queue pair to a multicast group.
-
-        :param gid: of the group, 16 bytes
-        :raises PyverbsRDMAError: EINVAL where it is no multicast GID, or the port has no GID of its IP version, ENOMEM
-            past the limits; the link's own error where it cannot join
-        """
-        if len(gid) != 16 or not is_multicast(gid):
-            raise PyverbsRDMAError(f"{address_of(gid) if len(gid) == 16 else gid!r} is no multicast GID", errno.EINVAL)
-        members = self.groups.get(gid)
-        if members is None:
-            self.joined[gid] = self._join(gid)
-            members = self.groups[gid] = []
-        if len(members) >= MAX_MCAST_QP_ATTACH:
-            raise PyverbsRDMAError(f"{len(members)} QPs are attached to {address_of(gid)} already", errno.ENOMEM)
-        members.append(qp)
-
-    def _join(self, gid: bytes) -> list[int]:
-        """Joins with every own GID that can; which these are."""
-        if len(self.groups) >= MAX_MCAST_GRP:
-            raise PyverbsRDMAError(f"the device is in {len(self.groups)} multicast groups already", errno.ENOMEM)
-        gids = self.link.gids
-        indices = [index for index in range(len(gids)) if is_ipv4(gids[index]) == is_ipv4(gid)]
-        if not indices:
-            raise PyverbsRDMAError(f"the port has no GID of the IP version of {address_of(gid)}", errno.EINVAL)
-        joined = []
-        refusal = None
-        for index in indices:
-            try:
-                self.link.join(gid, index)
-                joined.append(index)
-            except OSError as error:
-                refusal = refusal or error
-        if not joined and refusal is not None:
-            raise PyverbsRDMAError(
-                f"cannot join the multicast group {address_of(gid)}: {refusal}", refusal.errno or errno.EOPNOTSUPP
-            )
-        return joined
+        """Adds a queue pair to a multicast group; PyverbsRDMAError as ``Groups.add``."""
+        self.groups.add(qp, gid)
 
     def detach_mcast(self, qp: QueuePair, gid: bytes) -> None:
         """Takes a queue pair out of a multicast group."""
-        members = self.groups[gid]
-        members.remove(qp)
-        if not members:
-            del self.groups[gid]
-            for index in self.joined.pop(gid):
-                try:
-                    self.link.leave(gid, index)
-                except OSError as error:  # a closed link has left already
-                    self.report(f"cannot leave the multicast group {address_of(gid)}: {error}")
+        self.groups.remove(qp, gid)
 
     def set_state(self, up: bool) -> None:
         """Takes the port down or up, as an administrator does: PORT_ERR or PORT_ACTIVE.

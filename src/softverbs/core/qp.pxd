@@ -2,28 +2,22 @@ cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
 from softverbs.core.address cimport AddressVector
 from softverbs.core.completion cimport CompletionQueue
-from softverbs.core.counters cimport CompCntr
 from softverbs.core.connection cimport Connection
 from softverbs.core.constants cimport (
     EVENT_COMM_EST,
     EVENT_QP_FATAL,
     EVENT_QP_LAST_WQE_REACHED,
     EVENT_SQ_DRAINED,
-    OP_RDMA_READ,
-    OP_RDMA_WRITE,
-    OP_RECV,
-    OP_REMOTE_RDMA_READ,
-    OP_REMOTE_RDMA_WRITE,
-    OP_SEND,
     QPS_ERR,
-    QPS_INIT,
     QPS_RESET,
     QPS_RTR,
     QPS_RTS,
     QPS_SQD,
     QPS_SQE,
 )
+from softverbs.core.counters cimport CompCntr
 from softverbs.core.egress cimport Egress, Path
+from softverbs.core.halves cimport build_requester, build_responder
 from softverbs.core.headers cimport bth_ack_request, bth_pad, bth_psn, bth_solicited
 from softverbs.core.host cimport Host
 from softverbs.core.memory cimport view
@@ -49,14 +43,8 @@ from softverbs.core.responder cimport Responder
 from softverbs.core.rings cimport Ring
 from softverbs.core.send_queue cimport SendQueue
 from softverbs.core.srq cimport ReceiveQueue, SharedReceiveQueue, XrcDomain
-from softverbs.core.unreliable cimport (
-    DatagramRequester,
-    DatagramResponder,
-    UnreliableRequester,
-    UnreliableResponder,
-)
+from softverbs.core.unreliable cimport DatagramResponder
 from softverbs.core.wr cimport RecvWR, SendWR
-from softverbs.core.xrc cimport TargetResponder
 
 cdef class QueuePair:
     cdef readonly Host port
@@ -80,7 +68,7 @@ cdef class QueuePair:
     cdef readonly bint closed
     cdef public object user
     cdef dict attributes
-    cdef dict attached
+    cdef object attachments
     cdef bint notify_drained
     cdef bint established
     cdef bint paced
@@ -100,10 +88,8 @@ cdef class QueuePair:
     cdef readonly Requester requester
     cdef readonly Responder responder
 
-    @cython.locals(sender=DatagramRequester, stream=UnreliableRequester, taker=DatagramResponder, receives=ReceiveQueue)
+    @cython.locals(receives=ReceiveQueue)
     cdef _build(self, CompletionQueue send_cq, CompletionQueue recv_cq)
-    @cython.locals(target=TargetResponder)
-    cdef Responder _build_reliable_responder(self, ReceiveQueue receives, CompletionQueue recv_cq)
     cdef _use(self, int count)
     cpdef post_send(self, SendWR wr)
     @cython.locals(tail=uint64_t)

@@ -13,6 +13,7 @@ try:
     import cython
 except ImportError:
     from softverbs import _cython as cython
+from softverbs.core.attachments import Attachments
 from softverbs.core.errors import PyverbsRDMAError
 from softverbs.core.gid import address_of
 from softverbs.core.qp_create import check_cap, check_objects, check_type, effective_cap
@@ -52,14 +53,7 @@ if not cython.compiled:
         EVENT_QP_FATAL,
         EVENT_QP_LAST_WQE_REACHED,
         EVENT_SQ_DRAINED,
-        OP_RDMA_READ,
-        OP_RDMA_WRITE,
-        OP_RECV,
-        OP_REMOTE_RDMA_READ,
-        OP_REMOTE_RDMA_WRITE,
-        OP_SEND,
         QPS_ERR,
-        QPS_INIT,
         QPS_RESET,
         QPS_RTR,
         QPS_RTS,
@@ -68,6 +62,7 @@ if not cython.compiled:
     )
     from softverbs.core.counters import CompCntr
     from softverbs.core.egress import Egress, Path
+    from softverbs.core.halves import build_requester, build_responder
     from softverbs.core.headers import bth_ack_request, bth_pad, bth_psn, bth_solicited
     from softverbs.core.host import Host
     from softverbs.core.memory import view
@@ -79,7 +74,6 @@ if not cython.compiled:
         READ,
         REQUEST,
         RESPONSE,
-        UC,
         UD,
         XRC,
         XRCETH,
@@ -93,14 +87,8 @@ if not cython.compiled:
     from softverbs.core.rings import Ring
     from softverbs.core.send_queue import SendQueue
     from softverbs.core.srq import ReceiveQueue, SharedReceiveQueue, XrcDomain
-    from softverbs.core.unreliable import (
-        DatagramRequester,
-        DatagramResponder,
-        UnreliableRequester,
-        UnreliableResponder,
-    )
+    from softverbs.core.unreliable import DatagramResponder
     from softverbs.core.wr import RecvWR, SendWR
-    from softverbs.core.xrc import TargetResponder
 
 # What each type's transport adds to the opcode of an operation (``opcodes``).
 _TRANSPORTS = {QPT_RC: 0x00, QPT_UC: 0x20, QPT_UD: 0x60, QPT_XRC_SEND: 0xA0, QPT_XRC_RECV: 0xA0}
@@ -162,7 +150,7 @@ class QueuePair:
         self.closed = False
         self.user: Any = None
         self.attributes: dict[str, Any] = {}
-        self.attached: dict[int, CompCntr] = {}
+        self.attachments = Attachments()
         self.notify_drained = False
         self.established = False
         #: Whether the path has a static rate; when that lets the next packets go, ns, and 0 where they need not wait.
@@ -188,40 +176,22 @@ class QueuePair:
         self._use(1)
 
     def _build(self, send_cq: Any, recv_cq: Any) -> None:
-        """The requester and the responder that the type needs."""
-        options = self.port.options
-        connection = self.connection
+        """The receive queue, the requester and the responder that the type needs."""
         receives: ReceiveQueue | None = self.srq
         if receives is None and self.transport != XRC:
             receives = ReceiveQueue(self.max_recv_wr, self.max_recv_sge)
         self.receives = receives
+        options = self.port.options
+        self.requester: Requester = build_requester(
+            self.connection, self.sends, send_cq, self.transport, options.window
+        )
         takes_receive = options.imm == "standard"
+        self.responder: Responder = build_responder(
+            self.connection, receives, recv_cq, self.transport, self.xrcd, takes_receive, options.window
+        )
         self.datagrams: DatagramResponder | None = None
         if self.transport == UD:
-            sender = DatagramRequester(connection, self.sends.ring, send_cq, options.window)
-            sender.start_datagrams(self.sends.handles)
-            self.requester: Requester = sender
-            taker = DatagramResponder(connection, receives, recv_cq, True, options.window)
-            taker.start_datagrams()
-            self.datagrams = taker
-            self.responder: Responder = taker
-        elif self.transport == UC:
-            stream = UnreliableRequester(connection, self.sends.ring, send_cq, options.window)
-            stream.start_unreliable()
-            self.requester = stream
-            self.responder = UnreliableResponder(connection, receives, recv_cq, takes_receive, options.window)
-        else:
-            self.requester = Requester(connection, self.sends.ring, send_cq, options.window)
-            self.responder = self._build_reliable_responder(receives, recv_cq)
-
-    def _build_reliable_responder(self, receives: "ReceiveQueue | None", recv_cq: Any) -> Responder:
-        options = self.port.options
-        takes_receive = options.imm == "standard"
-        if self.qp_type != QPT_XRC_RECV:
-            return Responder(self.connection, receives, recv_cq, takes_receive, options.window)
-        target = TargetResponder(self.connection, None, recv_cq, takes_receive, options.window)
-        target.start_target(self.xrcd)  # type: ignore[arg-type]
-        return target
+            self.datagrams = self.responder  # type: ignore[assignment]
 
     def _use(self, count: int) -> None:
         """Notes at every object that it stands on that there is one user more (1), or less (-1)."""
@@ -581,41 +551,7 @@ class QueuePair:
         :param comp_mask: 0
         :raises PyverbsRDMAError: EINVAL, then EOPNOTSUPP, then EBUSY
         """
-        if comp_mask != 0:
-            raise PyverbsRDMAError(f"comp_mask={comp_mask:#x}: no bit of it is known", errno.EINVAL)
-        if op_mask == 0:
-            raise PyverbsRDMAError("op_mask=0: at least one operation must be named", errno.EINVAL)
-        if counter.context_id is not self.context_id:
-            raise PyverbsRDMAError("the counter belongs to another context than the QP", errno.EINVAL)
-        if self.state not in (QPS_RESET, QPS_INIT):
-            raise PyverbsRDMAError(
-                f"QP {self.qp_num:#x} is in the state {STATE_NAMES[self.state]}: attach counters in RESET or INIT",
-                errno.EINVAL,
-            )
-        unsupported = op_mask & ~self.port.options.counter_ops
-        if unsupported:
-            raise PyverbsRDMAError(
-                f"op_mask={op_mask:#x}: the device does not support {unsupported:#x}", errno.EOPNOTSUPP
-            )
-        taken = [bit for bit in self.attached if op_mask & bit]
-        if taken:
-            raise PyverbsRDMAError(
-                f"op_mask={op_mask:#x}: a counter is attached already for {sum(taken):#x}", errno.EBUSY
-            )
-        for shift in range(6):
-            if op_mask & 1 << shift:
-                self.attached[1 << shift] = counter
-                counter.attached += 1
-        self._place_counters()
-
-    def _place_counters(self) -> None:
-        attached = self.attached
-        self.requester.send_counter = attached.get(OP_SEND)
-        self.requester.write_counter = attached.get(OP_RDMA_WRITE)
-        self.requester.read_counter = attached.get(OP_RDMA_READ)
-        self.responder.recv_counter = attached.get(OP_RECV)
-        self.responder.remote_write_counter = attached.get(OP_REMOTE_RDMA_WRITE)
-        self.responder.remote_read_counter = attached.get(OP_REMOTE_RDMA_READ)
+        self.attachments.add(self, counter, op_mask, comp_mask)
 
     # -- multicast
 
@@ -670,10 +606,7 @@ class QueuePair:
         self.closed = True
         self.state = QPS_RESET
         self._reset()
-        for counter in self.attached.values():
-            counter.attached -= 1
-        self.attached = {}
-        self._place_counters()
+        self.attachments.clear(self)
         self._use(-1)
         self.port.remove_qp(self)
 

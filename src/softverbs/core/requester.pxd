@@ -1,7 +1,6 @@
 cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
 from softverbs.core.completion cimport CompletionQueue, complete
-from softverbs.core.counters cimport CompCntr
 from softverbs.core.connection cimport Connection
 from softverbs.core.constants cimport (
     ACCESS_LOCAL_WRITE,
@@ -29,6 +28,7 @@ from softverbs.core.constants cimport (
     WR_SEND_WITH_IMM,
     WR_SEND_WITH_INV,
 )
+from softverbs.core.counters cimport CompCntr
 from softverbs.core.egress cimport Egress
 from softverbs.core.headers cimport (
     AETH_KIND,
@@ -52,13 +52,8 @@ from softverbs.core.memory cimport (
     raw_store64 as store64,
 )
 from softverbs.core.opcodes cimport LAST, ONLY
-from softverbs.core.operations cimport (
-    completion_opcode,
-    has_remote_memory,
-    is_answered,
-    is_atomic,
-    operation_name,
-)
+from softverbs.core.local cimport perform_locally, refusal, silence
+from softverbs.core.operations cimport completion_opcode, is_answered, is_atomic
 from softverbs.core.packets cimport (
     ATOMIC_SIZE,
     MAX_HEADERS,
@@ -69,22 +64,16 @@ from softverbs.core.packets cimport (
     write_read_request,
 )
 from softverbs.core.psn cimport add, diff
-from softverbs.core.regions cimport MemoryRegion
 from softverbs.core.rings cimport (
-    SQ_COMPARE_ADD,
     SQ_FIRST_PSN,
     SQ_FLAGS,
-    SQ_IMM,
     SQ_LAST_PSN,
     SQ_LENGTH,
     SQ_NUM_SGE,
     SQ_OPCODE,
-    SQ_REMOTE_ADDRESS,
     SQ_RESPONSES,
-    SQ_RKEY,
     SQ_SGES,
     SQ_STATE,
-    SQ_SWAP,
     SQ_WR_ID,
     WQE_POSTED,
     WQE_STARTED,
@@ -144,8 +133,6 @@ cdef class Requester:
     cdef bint _start(self, uintptr_t slot) except -1
     @cython.locals(connection=Connection)
     cdef bint _perform_locally(self, uintptr_t slot, int opcode) except -1
-    @cython.locals(connection=Connection, window=MemoryRegion, region=MemoryRegion)
-    cdef object _bind(self, uintptr_t slot)
     @cython.locals(opcode=int, length=uint32_t)
     cdef void _emit(self, uintptr_t slot, uintptr_t address, Egress egress, int64_t now) except *
     @cython.locals(done=uint32_t, skip=uint32_t, psn=uint32_t, length=uint32_t)

@@ -59,15 +59,10 @@ if not cython.compiled:
         atomic_ack_original,
         rnr_timer_ns,
     )
+    from softverbs.core.local import perform_locally, refusal, silence
     from softverbs.core.memory import Block, load8, load16, load32, load64, store32, store64
     from softverbs.core.opcodes import LAST, ONLY
-    from softverbs.core.operations import (
-        completion_opcode,
-        has_remote_memory,
-        is_answered,
-        is_atomic,
-        operation_name,
-    )
+    from softverbs.core.operations import completion_opcode, is_answered, is_atomic
     from softverbs.core.packets import (
         ATOMIC_SIZE,
         MAX_HEADERS,
@@ -78,22 +73,16 @@ if not cython.compiled:
         write_read_request,
     )
     from softverbs.core.psn import add, diff
-    from softverbs.core.regions import MemoryRegion
     from softverbs.core.rings import (
-        SQ_COMPARE_ADD,
         SQ_FIRST_PSN,
         SQ_FLAGS,
-        SQ_IMM,
         SQ_LAST_PSN,
         SQ_LENGTH,
         SQ_NUM_SGE,
         SQ_OPCODE,
-        SQ_REMOTE_ADDRESS,
         SQ_RESPONSES,
-        SQ_RKEY,
         SQ_SGES,
         SQ_STATE,
-        SQ_SWAP,
         SQ_WR_ID,
         WQE_POSTED,
         WQE_STARTED,
@@ -233,34 +222,13 @@ class Requester:
         """LOCAL_INV and BIND_MW: when everything before them is complete (IBA 10.8.3.3)."""
         if self.cursor != self.sq.head:
             return False
-        connection = self.connection
-        if opcode == WR_LOCAL_INV:
-            refusal = connection.regions.invalidate(load32(slot + SQ_IMM), connection.pd, connection.qp_num)
-        else:
-            refusal = self._bind(slot)
-        if refusal:
-            self._doom(WC_MW_BIND_ERR, refusal)
+        fault = perform_locally(self.connection, slot, opcode)
+        if fault:
+            self._doom(WC_MW_BIND_ERR, fault)
             return False
         self.cursor += 1
         self._retire()
         return True
-
-    def _bind(self, slot: int) -> str:
-        connection = self.connection
-        window: MemoryRegion | None = connection.regions.window(load32(slot + SQ_RKEY))
-        region: MemoryRegion | None = connection.regions.find(load32(slot + SQ_SWAP))
-        if window is None or region is None:
-            return "the memory window or the memory region to bind is gone"
-        return connection.regions.bind(
-            window,
-            region,
-            load64(slot + SQ_REMOTE_ADDRESS),
-            load64(slot + SQ_COMPARE_ADD),
-            load32(slot + SQ_SWAP + 4),
-            load32(slot + SQ_IMM),
-            connection.qp_num,
-            connection.pd,
-        )
 
     def _emit(self, slot: int, address: int, egress: Egress, now: int) -> None:
         """Writes the next packet of a work request."""
@@ -385,7 +353,7 @@ class Requester:
             status = WC_REM_INV_REQ_ERR
         elif syndrome == NAK_REMOTE_ACCESS:
             status = WC_REM_ACCESS_ERR
-        self._fail(status, self._refusal(psn, syndrome))
+        self._fail(status, refusal(self.connection, self.sq.slot(self.sq.head), psn, syndrome))
 
     def on_read_response(self, kind: int, psn: int, payload: int, length: int, now: int) -> None:
         """A READ response; ``kind``: FIRST, MIDDLE, LAST or ONLY (IBA 9.7.5.1.4)."""
@@ -573,7 +541,10 @@ class Requester:
     def _lost(self, what: str) -> None:
         """Something did not arrive: send again from ``una``, more carefully."""
         if self.retries_left == 0:
-            self._fail(WC_RETRY_EXC_ERR, self._silence(what))
+            self._fail(
+                WC_RETRY_EXC_ERR,
+                silence(self.connection, what, self.una, self.retry_count, self.timeout, self.last_heard),
+            )
             return
         self.retries_left -= 1
         self.deadline = 0  # it starts anew with what is sent again
@@ -636,24 +607,3 @@ class Requester:
             slot = self.sq.slot(self.sq.head)
             self._complete_head(slot, load8(slot + SQ_OPCODE), WC_WR_FLUSH_ERR, reason)
         self.cursor = self.sq.tail
-
-    def _silence(self, what: str) -> str:
-        connection = self.connection
-        heard = f"last heard at {self.last_heard} ns" if self.last_heard else "never heard"
-        return (
-            f"{connection.peer_name}: {what}; oldest PSN without an answer {self.una:#x}, "
-            f"sent {self.retry_count + 1} times, {self.timeout / 1e6:g} ms apart; the peer was {heard}"
-        )
-
-    def _refusal(self, psn: int, syndrome: int) -> str:
-        """What was asked, and what the peer says about its NAK, if it says anything."""
-        connection = self.connection
-        slot = self.sq.slot(self.sq.head)
-        opcode = load8(slot + SQ_OPCODE)
-        length = load32(slot + (SQ_COMPARE_ADD if opcode == WR_FLUSH else SQ_LENGTH))
-        asked = f"{operation_name(opcode)} of {length} bytes"
-        if has_remote_memory(opcode):
-            end = load64(slot + SQ_REMOTE_ADDRESS) + length
-            asked += f" at [{load64(slot + SQ_REMOTE_ADDRESS):#x}, {end:#x}) with rkey {load32(slot + SQ_RKEY):#x}"
-        words = connection.words if connection.words and connection.words_psn == psn else "it gives no reason"
-        return f"{connection.peer_name} refused {asked} (NAK {syndrome & 31}): {words}"
