@@ -97,7 +97,7 @@ def _place(walk: "MixedWalk", side: Side, work: Work) -> Work | None:
     """Its local side: what it carries, or where its result goes; and what it will have done."""
     rng = walk.rng
     if work.sends or work.writes:
-        parts = [work.length] if work.length < 4 else _split(walk, work.length)
+        parts = [work.length] if work.length < 4 or work.fault else _split(walk, work.length)
         for size in parts:
             work.places.append((rng.randint(0, side.source - size), size))
         work.data = b"".join(bytes(side.mirror[offset : offset + size]) for offset, size in work.places)

@@ -19,6 +19,7 @@ from softverbs.core.headers cimport (
     reth_va,
 )
 from softverbs.core.opcodes cimport ATOMIC, READ, SEND, WRITE
+from softverbs.core.pace cimport NAP, Pace
 from softverbs.core.packets cimport (
     MAX_HEADERS,
     MAX_WORDS,
@@ -34,9 +35,7 @@ cdef int GRANT
 cdef int PACE_START
 cdef int PACE_LEAST
 cdef int PACE_MOST
-cdef int PACE_NAP
 cdef int64_t PACE_BURST
-cdef int PACE_FULL
 
 cdef class Resource:
     cdef uint32_t kind
@@ -54,7 +53,6 @@ cdef class Resource:
 
 cdef class Answers:
     cdef Connection connection
-    cdef int64_t pace_cap
     cdef public CompCntr remote_read_counter
     cdef public int min_rnr_timer
     cdef public bint explains
@@ -70,9 +68,7 @@ cdef class Answers:
     cdef bint silent
     cdef int64_t newest
     cdef int queued
-    cdef int64_t pace
-    cdef int64_t tokens
-    cdef int64_t refilled
+    cdef Pace pace
     cdef readonly int64_t resume_at
     cdef readonly bint failed
     cdef readonly int event
@@ -100,7 +96,6 @@ cdef class Answers:
     @cython.locals(connection=Connection, address=uintptr_t, part=uint64_t, last=bint, first=bint, psn=uint32_t, source=uintptr_t, length=uint32_t)
     cdef bint _send_responses(self, Egress egress, Resource resource, int64_t now) except -1
     cdef void _stop_reading(self, uint32_t psn) except *
-    @cython.locals(elapsed=int64_t)
     cdef bint _may_send(self, int64_t now) noexcept
     @cython.locals(connection=Connection, address=uintptr_t, length=uint32_t)
     cdef bint _send_atomic(self, Egress egress, Resource resource) except -1

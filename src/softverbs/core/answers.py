@@ -24,6 +24,7 @@ if not cython.compiled:
     from softverbs.core.egress import Egress
     from softverbs.core.headers import AETH_RNR, NAK_INVALID_REQUEST, NAK_REMOTE_ACCESS, reth_length, reth_rkey, reth_va
     from softverbs.core.opcodes import ATOMIC, READ, SEND, WRITE
+    from softverbs.core.pace import NAP, Pace
     from softverbs.core.packets import (
         MAX_HEADERS,
         MAX_WORDS,
@@ -40,9 +41,7 @@ GRANT = 0x1F  # the syndrome of an ACK, with no statement on credits (IBA 9.7.7.
 PACE_START = 4096
 PACE_LEAST = 64
 PACE_MOST = 16384
-PACE_NAP = 20000  # ns
 PACE_BURST = 262144  # bytes at once
-PACE_FULL = 10000000  # ns after which no more tokens gather
 
 
 class Resource:
@@ -73,7 +72,7 @@ class Answers:
         :param pace_cap: most bytes of READ responses at once
         """
         self.connection = connection
-        self.pace_cap = min(pace_cap, PACE_BURST)
+        self.pace = Pace(PACE_START, min(pace_cap, PACE_BURST))
         self.remote_read_counter: CompCntr | None = None
         self.min_rnr_timer = 0
         self.explains = False
@@ -97,9 +96,7 @@ class Answers:
         self.resources = [Resource() for _ in range(max_resources)]
         self.newest = 0
         self.queued = 0
-        self.pace = PACE_START
-        self.tokens = self.pace_cap
-        self.refilled = 0
+        self.pace.restart(PACE_START)
         self.resume_at = 0
         self.failed = False
         self.event = EVENT_QP_FATAL
@@ -203,7 +200,7 @@ class Answers:
             same = reth_va(headers) == resource.va + skip and reth_rkey(headers) == resource.rkey
             if resource.kind != READ or not same or reth_length(headers) != resource.length - skip:
                 return
-            self.pace = max(self.pace // 2, PACE_LEAST)
+            self.pace.rate = max(self.pace.rate // 2, PACE_LEAST)
         elif resource.kind == READ or (flags & ATOMIC != 0) != (resource.kind == ATOMIC):
             return
         resource.start = skip
@@ -273,7 +270,7 @@ class Answers:
                     return True
             length = write_read_response(connection, address, psn, GRANT, self.msn, source, part, first, last)
             egress.commit(connection.path, length)
-            self.tokens -= part
+            self.pace.tokens -= part
             resource.sent += part
             if last:
                 break
@@ -281,8 +278,8 @@ class Answers:
             resource.answered = True
             if self.remote_read_counter is not None and resource.kind == READ:
                 self.remote_read_counter.record(WC_SUCCESS, resource.length)
-            if self.pace < PACE_MOST:
-                self.pace += self.pace // 16
+            if self.pace.rate < PACE_MOST:
+                self.pace.rate += self.pace.rate // 16
         return True
 
     def _stop_reading(self, psn: int) -> None:
@@ -292,16 +289,9 @@ class Answers:
 
     def _may_send(self, now: int) -> bool:
         """Whether the pace allows more READ responses now; else ``resume_at`` says when."""
-        elapsed = now - self.refilled
-        if elapsed > PACE_FULL:
-            elapsed = PACE_FULL
-        self.tokens += (elapsed * self.pace) >> 10
-        self.refilled = now
-        if self.tokens > self.pace_cap:
-            self.tokens = self.pace_cap
-        if self.tokens > 0:
+        if self.pace.allows(now):
             return True
-        self.resume_at = now + PACE_NAP
+        self.resume_at = now + NAP
         return False
 
     def _send_atomic(self, egress: Egress, resource: Resource) -> bool:

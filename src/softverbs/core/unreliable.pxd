@@ -16,6 +16,7 @@ from softverbs.core.egress cimport ICRC_SIZE, Egress, Path
 from softverbs.core.headers cimport deth_qkey, deth_src_qpn, imm
 from softverbs.core.memory cimport Block, raw_load32 as load32, raw_load64 as load64, raw_store32 as store32
 from softverbs.core.opcodes cimport BTH_LENGTH, FIRST, IMM, ONLY
+from softverbs.core.pace cimport NAP, Pace
 from softverbs.core.packets cimport DETH_LENGTH, MAX_HEADERS, write_datagram
 from softverbs.core.peer cimport GRH_LENGTH, Peer
 from softverbs.core.psn cimport add, diff
@@ -37,19 +38,15 @@ from softverbs.core.rings cimport (
 
 cdef int PACE
 cdef int64_t PACE_BURST
-cdef int PACE_NAP
-cdef int PACE_FULL
 cdef uint32_t QKEY_OF_QP
 
 cdef class UnreliableRequester(Requester):
-    cdef int64_t tokens
-    cdef int64_t refilled
+    cdef Pace pace
     cdef int64_t resume_at
     cdef void start_unreliable(self) noexcept
     @cython.locals(sq=Ring, slot=uintptr_t, address=uintptr_t, index=uint64_t, length=uint32_t)
     cdef int pump(self, Egress egress, int64_t now) except -1
     cdef void _gone(self, uint32_t length) noexcept
-    @cython.locals(elapsed=int64_t)
     cdef bint _may_send(self, int64_t now) noexcept
     cpdef int64_t next_deadline(self) noexcept
     cpdef void on_timer(self, int64_t now) except *

@@ -29,6 +29,7 @@ if not cython.compiled:
     from softverbs.core.headers import deth_qkey, deth_src_qpn, imm
     from softverbs.core.memory import Block, load32, load64, store32
     from softverbs.core.opcodes import BTH_LENGTH, FIRST, IMM, ONLY
+    from softverbs.core.pace import NAP, Pace
     from softverbs.core.packets import DETH_LENGTH, MAX_HEADERS, write_datagram
     from softverbs.core.peer import GRH_LENGTH, Peer
     from softverbs.core.psn import add, diff
@@ -50,8 +51,6 @@ if not cython.compiled:
 #: Bytes per 1,024 ns, and at once: about what a reader of a socket takes out of it, and what the socket holds.
 PACE = 1024
 PACE_BURST = 131072
-PACE_NAP = 20000  # ns
-PACE_FULL = 10000000  # ns after which no more tokens gather
 QKEY_OF_QP = 0x80000000  # in a Q_Key: the sending queue pair's own is used (IBA 10.2.5)
 
 
@@ -61,8 +60,7 @@ class UnreliableRequester(Requester):
     def start_unreliable(self) -> None:
         """To be called once, before anything else."""
         self.reliable = False
-        self.tokens = PACE_BURST
-        self.refilled = 0
+        self.pace = Pace(PACE, PACE_BURST)
         self.resume_at = 0
 
     def pump(self, egress: Egress, now: int) -> int:
@@ -95,20 +93,13 @@ class UnreliableRequester(Requester):
         self.una = self.psn
         self.top = self.psn
         self.in_flight = 0
-        self.tokens -= length
+        self.pace.tokens -= length
 
     def _may_send(self, now: int) -> bool:
         """Whether the pace allows more now; else ``resume_at`` says when."""
-        elapsed = now - self.refilled
-        if elapsed > PACE_FULL:
-            elapsed = PACE_FULL
-        self.tokens += (elapsed * PACE) >> 10
-        self.refilled = now
-        if self.tokens > PACE_BURST:
-            self.tokens = PACE_BURST
-        if self.tokens > 0:
+        if self.pace.allows(now):
             return True
-        self.resume_at = now + PACE_NAP
+        self.resume_at = now + NAP
         return False
 
     def next_deadline(self) -> int:
