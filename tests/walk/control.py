@@ -218,7 +218,7 @@ class ControlWalk:
         self.sim.settle()
         for node in self.nodes:
             left = {kind: count for kind, count in node.port.counts.items() if count}
-            check(not left and not node.port.groups, f"{node.name}: left: {left}")
+            check(not left and not node.port.groups.members, f"{node.name}: left: {left}")
             check(not node.port.live, f"{node.name}: queue pairs are left")
 
     # -- using
