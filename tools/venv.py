@@ -27,6 +27,7 @@ KINDS: dict[str, tuple[str, list[str]]] = {  # kind: (SOFTVERBS_BUILD, extras)
     "bench": ("compiled", ["bench"]),
     "interop": ("compiled", []),
 }
+QUIET = {"PIP_ROOT_USER_ACTION": "ignore", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
 READ_REQUIREMENTS = """
 import sys
 try:
@@ -76,44 +77,66 @@ def packaging() -> str:
     return hashlib.sha256("".join([sys.version, script, *kept]).encode()).hexdigest()
 
 
-def fetched_headers() -> Path | None:
-    """Python's headers from Debian's package for them, unpacked into .venv/headers; None where that cannot be.
+def fetched(package: str, file: str, what: str) -> Path | None:
+    """The folder usr/include of one of Debian's packages, unpacked into .venv/headers; None where that cannot be.
 
-    Debian's Python has no Python.h unless python3-dev is installed. ``apt-get download`` needs no privilege, checks
-    the signature, and gives the headers of the very Python that is installed.
+    ``apt-get download`` needs no privilege, and checks the signature.
+
+    :param package: its name
+    :param file: a header in it, which says whether it is there already
+    :param what: what it is for, in words
     """
-    version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
     folder = VENVS / "headers"
     include = folder / "usr" / "include"
-    if (include / version / "Python.h").is_file():
+    if (include / file).is_file():
         return include
-    debian = sysconfig.get_path("include").startswith("/usr/include/")
-    if not (debian and shutil.which("apt-get") and shutil.which("dpkg-deb")):
+    if not (shutil.which("apt-get") and shutil.which("dpkg-deb")):
         return None
-    say(f"Python.h is missing; fetching lib{version}-dev into .venv/headers (nothing is installed)")
+    say(f"{what} missing; fetching {package} into .venv/headers (nothing is installed)")
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        subprocess.run(["apt-get", "-q", "download", f"lib{version}-dev"], cwd=folder, check=True, timeout=180)
-        for package in folder.glob("*.deb"):
-            subprocess.run(["dpkg-deb", "-x", package.name, "."], cwd=folder, check=True)
-            package.unlink()
+        subprocess.run(["apt-get", "-q", "download", package], cwd=folder, check=True, timeout=180)
+        for archive in folder.glob("*.deb"):
+            subprocess.run(["dpkg-deb", "-x", archive.name, "."], cwd=folder, check=True)
+            archive.unlink()
     except (OSError, subprocess.SubprocessError) as error:
         say(f"that failed: {error}")
-    return include if (include / version / "Python.h").is_file() else None
+    return include if (include / file).is_file() else None
+
+
+def python_headers() -> Path | None:
+    """Python's headers from Debian's package for the very Python that is installed; None where that cannot be."""
+    version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    if not sysconfig.get_path("include").startswith("/usr/include/"):
+        return None  # not Debian's Python
+    return fetched(f"lib{version}-dev", f"{version}/Python.h", "Python.h is")
+
+
+def verbs_arguments() -> list[str]:
+    """What CMake has to be told to find the headers of libibverbs, which the C driver is compiled with."""
+    if Path("/usr/include/infiniband/verbs.h").is_file():
+        return []
+    include = fetched("libibverbs-dev", "infiniband/verbs.h", "the headers of libibverbs are")
+    if include is None:
+        say("softverbs is built without its C driver: `softverbs run` does not work (Debian: libibverbs-dev)")
+        return []
+    return [f"-DVERBS_INCLUDE_DIR={include}"]
 
 
 def compile_environment() -> tuple[dict[str, str] | None, str]:
     """What the environment of a build needs so that it can compile; or None and the reason."""
     if not any(shutil.which(name) for name in (os.environ.get("CC", "cc").split()[0], "gcc", "clang")):
         return None, "there is no C compiler (Debian: apt-get install gcc python3-dev)"
-    if Path(sysconfig.get_path("include"), "Python.h").is_file():
-        return {}, ""
-    include = fetched_headers()
-    if include is None:
-        return None, "there is a C compiler, but no Python.h (Debian: apt-get install python3-dev)"
-    python = include / f"python{sys.version_info[0]}.{sys.version_info[1]}"
-    arguments = f"{os.environ.get('CMAKE_ARGS', '')} -DPython_INCLUDE_DIR={python}"
-    return {"CMAKE_ARGS": arguments.strip(), "CPATH": f"{include}:{os.environ.get('CPATH', '')}".rstrip(":")}, ""
+    arguments = [os.environ.get("CMAKE_ARGS", "")]
+    environment = {}
+    if not Path(sysconfig.get_path("include"), "Python.h").is_file():
+        include = python_headers()
+        if include is None:
+            return None, "there is a C compiler, but no Python.h (Debian: apt-get install python3-dev)"
+        arguments.append(f"-DPython_INCLUDE_DIR={include}/python{sys.version_info[0]}.{sys.version_info[1]}")
+        environment["CPATH"] = f"{include}:{os.environ.get('CPATH', '')}".rstrip(":")
+    environment["CMAKE_ARGS"] = " ".join([*arguments, *verbs_arguments()]).strip()
+    return environment, ""
 
 
 def create(folder: Path) -> None:
@@ -124,8 +147,7 @@ def create(folder: Path) -> None:
 
 
 def pip_install(python: Path, words: list[str], env: dict[str, str]) -> None:
-    quiet = {"PIP_ROOT_USER_ACTION": "ignore", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
-    run(python, "-m", "pip", "install", "--quiet", *words, env={**quiet, **env})
+    run(python, "-m", "pip", "install", "--quiet", *words, env={**QUIET, **env})
 
 
 def install_requirements(python: Path, kind: str) -> None:
@@ -147,8 +169,16 @@ def install(python: Path, kind: str) -> None:
         if build == "compiled":
             raise SystemExit(1)
     say(f"installing softverbs into .venv/{kind}")
+    wheels = ROOT / "build" / "wheels" / (packaging()[:8] + digest(sources())[:8])
     if not build:
-        pip_install(python, ["."], env or {})
+        # `pip install .` in two steps, so that the other environments need not compile the same again.
+        words = ["wheel", "--quiet", "--no-deps", "--wheel-dir", wheels, "."]
+        run(python, "-m", "pip", *words, env={**QUIET, **(env or {})})
+        pip_install(python, [str(path) for path in wheels.glob("*.whl")], {})
+        return
+    ready = [str(path) for path in wheels.glob("*.whl") if not path.name.endswith("-none-any.whl")]
+    if build == "compiled" and ready:
+        pip_install(python, ["--no-deps", "--force-reinstall", *ready], {})
         return
     # Without isolation and in a folder that stays, so that only what changed is compiled again.
     options = ["--no-build-isolation", f"--config-settings=build-dir=build/{kind}", "--no-deps", "--force-reinstall"]

@@ -11,7 +11,7 @@ import softverbs
 from softverbs import cli
 from softverbs.pyverbs.pyverbs_error import PyverbsRDMAError
 
-COMMANDS = ("devinfo", "pingpong", "perf", "demo", "selftest")
+COMMANDS = ("run", "serve", "devinfo", "pingpong", "perf", "demo", "selftest")
 
 
 def test_help_names_every_command() -> None:

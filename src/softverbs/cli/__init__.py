@@ -1,7 +1,8 @@
 """The command line, ``softverbs`` and ``python -m softverbs``: one module for each command.
 
 What goes wrong for a user is told in one line on stderr. Exit codes: 0, 1 where something failed or is not as it should
-be, 2 where the command line is wrong, 130 after Ctrl-C. ``SOFTVERBS_DEBUG=1`` shows tracebacks.
+be, 2 where the command line is wrong, 130 after Ctrl-C; ``run`` has that of its program. ``SOFTVERBS_DEBUG=1`` shows
+tracebacks.
 """
 
 import os
@@ -13,7 +14,7 @@ import click
 
 from softverbs.pyverbs.pyverbs_error import PyverbsError
 
-_COMMANDS = ("devinfo", "pingpong", "perf", "demo", "selftest")
+_COMMANDS = ("run", "serve", "devinfo", "pingpong", "perf", "demo", "selftest")
 
 
 class _Group(click.Group):

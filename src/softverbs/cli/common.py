@@ -82,11 +82,12 @@ def pcap_option(command: _Function) -> _Function:
     return click.option("--pcap", type=kind, help="Capture every frame to this file, for tshark or Wireshark.")(command)
 
 
-def open_device(address: str | None = None, pcap: str | None = None) -> Device:
+def open_device(address: str | None = None, pcap: str | None = None, thread: bool = True) -> Device:
     """The device of this command.
 
     :param address: IP address where ``SOFTVERBS_ADDRESS`` names none; None: a free one of 127.0.0.0/8
     :param pcap: capture file; None: as ``SOFTVERBS_PCAP`` says; empty: none
+    :param thread: whether the device has a thread of its own
     :raises Fault: if it cannot be opened
     """
     from softverbs.device import Device
@@ -96,6 +97,7 @@ def open_device(address: str | None = None, pcap: str | None = None) -> Device:
     try:
         return Device(
             address=addresses.split(",") if addresses else None,
+            thread=thread,
             options=environment("SOFTVERBS_OPTIONS", ""),
             faults=environment("SOFTVERBS_FAULTS"),
             pcap=(environment("SOFTVERBS_PCAP") if pcap is None else pcap) or None,

@@ -18,9 +18,10 @@ from softverbs.core.headers cimport (
     reth_rkey,
     reth_va,
 )
-from softverbs.core.opcodes cimport ATOMIC, READ, SEND, WRITE
+from softverbs.core.opcodes cimport ATOMIC, BTH_LENGTH, READ, SEND, WRITE
 from softverbs.core.pace cimport NAP, Pace
 from softverbs.core.packets cimport (
+    AETH_LENGTH,
     MAX_HEADERS,
     MAX_WORDS,
     write_acknowledge,
@@ -30,6 +31,7 @@ from softverbs.core.packets cimport (
 )
 from softverbs.core.psn cimport add, diff
 from softverbs.core.regions cimport ProtectionDomain
+from softverbs.core.spaces cimport raw_is_far as is_far
 
 cdef int GRANT
 cdef int PACE_START
@@ -83,6 +85,8 @@ cdef class Answers:
     cdef bint _remember_empty(self, uint32_t kind) except -1
     @cython.locals(count=int64_t, resource=Resource)
     cdef Resource _remember(self, uint32_t kind, uint32_t packets)
+    @cython.locals(resource=Resource)
+    cdef void _forget_newest(self) except *
     cdef void _negative(self, int syndrome, uint32_t psn) noexcept
     cdef bint _not_ready(self) noexcept
     cdef bint _refuse(self, int syndrome, int event, object reason) except -1
@@ -95,6 +99,8 @@ cdef class Answers:
     cdef bint _pump_queued(self, Egress egress, int64_t now) except -1
     @cython.locals(connection=Connection, address=uintptr_t, part=uint64_t, last=bint, first=bint, psn=uint32_t, source=uintptr_t, length=uint32_t)
     cdef bint _send_responses(self, Egress egress, Resource resource, int64_t now) except -1
+    @cython.locals(at=uintptr_t)
+    cdef uintptr_t _fetched(self, uintptr_t source, uint64_t part, uint64_t rest, uintptr_t frame, bint with_aeth) except? 0
     cdef void _stop_reading(self, uint32_t psn) except *
     cdef bint _may_send(self, int64_t now) noexcept
     @cython.locals(connection=Connection, address=uintptr_t, length=uint32_t)

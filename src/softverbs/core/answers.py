@@ -23,9 +23,10 @@ if not cython.compiled:
     from softverbs.core.counters import CompCntr
     from softverbs.core.egress import Egress
     from softverbs.core.headers import AETH_RNR, NAK_INVALID_REQUEST, NAK_REMOTE_ACCESS, reth_length, reth_rkey, reth_va
-    from softverbs.core.opcodes import ATOMIC, READ, SEND, WRITE
+    from softverbs.core.opcodes import ATOMIC, BTH_LENGTH, READ, SEND, WRITE
     from softverbs.core.pace import NAP, Pace
     from softverbs.core.packets import (
+        AETH_LENGTH,
         MAX_HEADERS,
         MAX_WORDS,
         write_acknowledge,
@@ -35,6 +36,7 @@ if not cython.compiled:
     )
     from softverbs.core.psn import add, diff
     from softverbs.core.regions import ProtectionDomain
+    from softverbs.core.spaces import is_far
 
 GRANT = 0x1F  # the syndrome of an ACK, with no statement on credits (IBA 9.7.7.2)
 # READ responses are paced, since nothing on UDP would slow them: bytes per 1,024 ns.
@@ -158,6 +160,14 @@ class Answers:
         resource.length = 0
         return True
 
+    def _forget_newest(self) -> None:
+        """The newest resource could not be performed: there will be no answer to it, but a NAK."""
+        resource = self.resources[(self.newest - 1) % len(self.resources)]
+        resource.queued = False
+        self.queued -= 1
+        self.newest -= 1
+        self.epsn = resource.first_psn
+
     def _negative(self, syndrome: int, psn: int) -> None:
         """Queues a NAK. Until what it asks for arrives, further packets say nothing new."""
         self.nak = syndrome
@@ -264,6 +274,8 @@ class Answers:
             if part > 0:
                 connection.pd = resource.pd
                 source = connection.translate(resource.rkey, resource.va + resource.sent, part, ACCESS_REMOTE_READ)
+                if is_far(source):
+                    source = self._fetched(source, part, resource.length - resource.sent, address, first or last)
                 if source == 0:
                     if not resource.answered:  # else it is a late duplicate, which may not hurt
                         self._stop_reading(psn)
@@ -281,6 +293,13 @@ class Answers:
             if self.pace.rate < PACE_MOST:
                 self.pace.rate += self.pace.rate // 16
         return True
+
+    def _fetched(self, source: int, part: int, rest: int, frame: int, with_aeth: bool) -> int:
+        """Brings bytes of another process to where they belong in a READ response; there, or 0: they are gone."""
+        at = frame + BTH_LENGTH
+        if with_aeth:
+            at += AETH_LENGTH
+        return at if self.connection.fetch_far(at, source, part, rest) else 0
 
     def _stop_reading(self, psn: int) -> None:
         """The memory of a READ was deregistered while it was being answered."""

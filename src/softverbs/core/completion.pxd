@@ -9,13 +9,16 @@ from softverbs.core.memory cimport (
     raw_load16 as load16,
     raw_load32 as load32,
     raw_load64 as load64,
+    load_acquire64,
     raw_store32 as store32,
     raw_store64 as store64,
+    store_release64,
 )
 from softverbs.core.rings cimport (
     CQ_BYTE_LEN,
     CQ_DLID_PATH_BITS,
     CQ_FLAGS,
+    CQ_HEAD,
     CQ_IMM,
     CQ_OPCODE,
     CQ_PKEY_INDEX,
@@ -25,10 +28,13 @@ from softverbs.core.rings cimport (
     CQ_SLOT,
     CQ_SRC_QP,
     CQ_STATUS,
+    CQ_TAIL,
     CQ_TIMESTAMP,
     CQ_VENDOR_ERR,
     CQ_WR_ID,
+    RING_HEADER,
     Ring,
+    check_mapping,
 )
 from softverbs.core.wr cimport WC
 
@@ -77,6 +83,9 @@ cdef class CompletionQueue:
     cdef bint keeps_on
     cdef public object user
     cdef readonly bint closed
+    cdef readonly uintptr_t mapping
+    cdef uint64_t published
+    cdef object holder
     @cython.locals(due=int64_t)
     cdef void push(
         self, uint64_t wr_id, uint32_t status, uint32_t opcode, uint32_t qp_num, uint32_t byte_len, uint32_t imm,
@@ -105,9 +114,13 @@ cdef class CompletionQueue:
     cdef _poison(self, WC wc)
     cpdef list rings(self)
     cpdef uint64_t timestamp(self) noexcept
-    cpdef uint64_t count(self) noexcept
+    cpdef uint64_t count(self) except? 0
     @cython.locals(ring=Ring, old=Ring, index=uint64_t, reasons=dict)
     cpdef resize(self, object cqe)
+    cdef void publish_tail(self) noexcept
+    @cython.locals(ring=Ring, head=uint64_t)
+    cdef void _see_head(self) except *
+    cdef _forget_reason(self)
 
 cdef int complete(
     CompletionQueue cq, CompCntr counter, uint64_t payload, bint listed, bint solicited, uint64_t wr_id, uint32_t status,

@@ -19,11 +19,22 @@ if not cython.compiled:
     from softverbs.core.constants import EVENT_CQ_ERR, WC_SUCCESS
     from softverbs.core.counters import CompCntr
     from softverbs.core.host import Host
-    from softverbs.core.memory import copy, load8, load16, load32, load64, store32, store64
+    from softverbs.core.memory import (
+        copy,
+        load8,
+        load16,
+        load32,
+        load64,
+        load_acquire64,
+        store32,
+        store64,
+        store_release64,
+    )
     from softverbs.core.rings import (
         CQ_BYTE_LEN,
         CQ_DLID_PATH_BITS,
         CQ_FLAGS,
+        CQ_HEAD,
         CQ_IMM,
         CQ_OPCODE,
         CQ_PKEY_INDEX,
@@ -33,10 +44,13 @@ if not cython.compiled:
         CQ_SLOT,
         CQ_SRC_QP,
         CQ_STATUS,
+        CQ_TAIL,
         CQ_TIMESTAMP,
         CQ_VENDOR_ERR,
         CQ_WR_ID,
+        RING_HEADER,
         Ring,
+        check_mapping,
     )
     from softverbs.core.wr import WC
 
@@ -161,6 +175,10 @@ class CompletionQueue:
         self.keeps_on = options.overrun == "rxe"
         self.user: Any = None
         self.closed = False
+        #: The memory that is shared with the program which polls; 0: none. What its header has.
+        self.mapping = 0
+        self.published = 0
+        self.holder: object = None
         self.handle = port.enter("completion queue", options.max_cq)
         if channel is not None:
             channel.users += 1
@@ -211,6 +229,8 @@ class CompletionQueue:
         store64(slot + CQ_TIMESTAMP, self.port.now)
         if reason is not None:
             self.reasons[ring.tail] = reason
+            if len(self.reasons) > ring.size:
+                self._forget_reason()
         ring.tail += 1
         self.added += 1
         if status != WC_SUCCESS:
@@ -223,6 +243,10 @@ class CompletionQueue:
 
     def _make_room(self) -> bool:
         """What happens to an entry that finds the queue full; whether there is room for it now."""
+        if self.mapping and not self.overrun:
+            self._see_head()
+            if not self.ring.full():
+                return True
         self.lost += 1
         self.port.completions_lost += 1
         if self.flags & CQ_IGNORE_OVERRUN:
@@ -263,7 +287,11 @@ class CompletionQueue:
             self.channel.push(self)
 
     def purge(self, qp_num: int) -> None:
-        """Removes the entries of a QP that is destroyed or reset; the others keep their order."""
+        """Removes the entries of a QP that is destroyed or reset; the others keep their order.
+
+        Where a program polls shared memory it must not do so now, since entries move.
+        """
+        self._see_head()
         if self.late:
             self.late = deque([entry for entry in self.late if entry[4] != qp_num])
         ring = self.ring
@@ -349,6 +377,7 @@ class CompletionQueue:
 
     def count(self) -> int:
         """How many completions wait to be polled."""
+        self._see_head()
         return self.ring.count()
 
     def req_notify(self, solicited_only: bool) -> None:
@@ -374,7 +403,7 @@ class CompletionQueue:
         return {
             "completions": self.added,
             "errors": self.failed,
-            "waiting": self.ring.count(),
+            "waiting": self.count(),
             "lost": self.lost,
             "purged": self.purged,
             "events": self.events_queued,
@@ -391,7 +420,7 @@ class CompletionQueue:
         if not 0 < cqe <= options.max_cqe:
             raise PyverbsRDMAError(f"cqe={cqe} is out of range: 1 to max_cqe, {options.max_cqe}", errno.EINVAL)
         old = self.ring
-        if cqe < old.count():
+        if cqe < self.count():
             raise PyverbsRDMAError(f"cqe={cqe}: {old.count()} completions wait to be polled", errno.EINVAL)
         ring = Ring(rounded(cqe, options), CQ_SLOT)
         reasons = self.reasons
@@ -403,6 +432,65 @@ class CompletionQueue:
             ring.tail += 1
         self.ring = ring
         self.cqe = ring.size
+        self.unshare()
+
+    # -- a program in another process polls
+
+    def mapped_size(self) -> int:
+        """Bytes of the memory that ``share`` wants: header and slots (``rings``)."""
+        return RING_HEADER + self.ring.block.size
+
+    def share(self, address: int, holder: object) -> None:
+        """From now on the entries are in memory that is shared with a program, which takes them; to be done before
+        anything uses the queue, or after ``resize``, which ends it.
+
+        :param address: of ``mapped_size`` bytes of writable memory
+        :param holder: kept alive as long as it is used
+        :raises PyverbsRDMAError: EINVAL where it is not aligned to 64 bytes
+        """
+        check_mapping(address)
+        self.unshare()
+        self.holder = holder
+        self.mapping = address
+        self.ring.relocate(address + RING_HEADER)
+        store64(address + CQ_HEAD, self.ring.head)
+        self.published = self.ring.tail + 1
+        self.publish_tail()
+        self.port.shared_cqs.append(self)
+
+    def unshare(self) -> None:
+        """The memory that is shared with a program is not touched any more."""
+        if self.mapping:
+            self.mapping = 0
+            self.ring.restore()
+            if self in self.port.shared_cqs:
+                self.port.shared_cqs.remove(self)
+            self.holder = None
+
+    def publish_tail(self) -> None:
+        """Tells the program of new entries, behind everything else that it can see of them."""
+        if self.published != self.ring.tail:
+            self.published = self.ring.tail
+            store_release64(self.mapping + CQ_TAIL, self.ring.tail)
+
+    def _see_head(self) -> None:
+        """What the program has taken out, where it polls."""
+        if self.mapping == 0:
+            return
+        ring = self.ring
+        head = load_acquire64(self.mapping + CQ_HEAD)
+        if ring.head <= head <= ring.tail:
+            ring.head = head
+        elif head > ring.tail or not self.flags & CQ_IGNORE_OVERRUN:
+            self.port.offend(self, f"completion queue {self.handle}: the index of what was polled is out of range")
+
+    def _forget_reason(self) -> None:
+        """A program that polls shared memory takes no words away: so many are kept as there are entries."""
+        self.reasons.pop(next(iter(self.reasons)))
+
+    def reason(self, index: int) -> str:
+        """The words of the entry with this index of the ring, also where the program has taken it out; "" for none."""
+        return self.reasons.get(index, "")
 
     def ack(self, count: int) -> None:
         """Acknowledges events (ibv_ack_cq_events(3)).
@@ -429,6 +517,7 @@ class CompletionQueue:
                 f"completion queue {self.handle} is used by {self.users} QP or SRQ queues", errno.EBUSY
             )
         self.closed = True
+        self.unshare()
         self.late.clear()
         self.event_due = 0
         if self.channel is not None:

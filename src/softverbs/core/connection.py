@@ -11,10 +11,14 @@ except ImportError:
 if not cython.compiled:
     from softverbs.core.egress import Path
     from softverbs.core.host import Host
-    from softverbs.core.memory import copy, load32, load64
+    from softverbs.core.memory import Block, copy, load32, load64
     from softverbs.core.opcodes import RC
     from softverbs.core.regions import ProtectionDomain, Regions
     from softverbs.core.rings import SGE_LENGTH, SGE_LKEY, SGE_SIZE
+    from softverbs.core.spaces import explain, fetch, is_far, place
+
+#: Bytes of another process that are fetched together, where a long message leaves packet by packet.
+AHEAD = 32768
 
 
 class Connection:
@@ -49,6 +53,13 @@ class Connection:
         #: What the peer said about its last NAK, and about which PSN.
         self.words = ""
         self.words_psn = 0
+        #: Bytes of another process that were fetched with those before them: where they are, and how many. They are
+        #: forgotten when the queue pair's turn to send is over.
+        self.ahead: Block | None = None
+        self.ahead_at = 0
+        self.ahead_length = 0
+        #: Why work requests that came through shared memory are wrong, by their place in the send queue.
+        self.refusals: dict[int, str] = {}
 
     def gather(self, sges: int, count: int, offset: int, length: int, destination: int) -> bool:
         """Copies ``length`` bytes out of a scatter/gather list, from ``offset`` bytes into it; False: ``fault``."""
@@ -81,7 +92,10 @@ class Connection:
                 if address == 0:
                     self.fault = self.regions.explain(key, va, part, right, pd, self.qp_num)
                     return False
-                if right:
+                if is_far(address):
+                    if not self._move_far(address, other, part, size - offset, right):
+                        return False
+                elif right:
                     copy(address, other, part)
                 else:
                     copy(other, address, part)
@@ -90,6 +104,44 @@ class Connection:
                 offset = 0
             sge += SGE_SIZE
         return length == 0
+
+    def _move_far(self, address: int, other: int, length: int, rest: int, right: int) -> bool:
+        return self.place_far(address, other, length) if right else self.fetch_far(other, address, length, rest)
+
+    def fetch_far(self, destination: int, source: int, length: int, rest: int) -> bool:
+        """``spaces.fetch``; False: ``fault``.
+
+        :param rest: how many bytes from ``source`` on the next packets may want, these included
+        """
+        ahead = self.ahead
+        if ahead is not None and source >= self.ahead_at and source - self.ahead_at + length <= self.ahead_length:
+            copy(destination, ahead.address + (source - self.ahead_at), length)
+            return True
+        if rest > length and self._fetch_ahead(source, rest):
+            return self.fetch_far(destination, source, length, 0)
+        if fetch(destination, source, length):
+            return True
+        self.fault = explain()
+        return False
+
+    def _fetch_ahead(self, source: int, rest: int) -> bool:
+        """Fetches more than is wanted now; False where that is not all there."""
+        if self.ahead is None:
+            self.ahead = Block(AHEAD)
+        self.ahead_at = source
+        self.ahead_length = 0
+        length = min(rest, AHEAD)
+        if not fetch(self.ahead.address, source, length):
+            return False
+        self.ahead_length = length
+        return True
+
+    def place_far(self, destination: int, source: int, length: int) -> bool:
+        """``spaces.place``; False: ``fault``."""
+        if place(destination, source, length):
+            return True
+        self.fault = explain()
+        return False
 
     def check(self, sges: int, count: int, right: int) -> bool:
         """Whether every element of a list may be accessed whole; False: ``fault``."""

@@ -3,6 +3,7 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
 from softverbs.core.constants cimport WC_SUCCESS
 from softverbs.core.host cimport Host
 from softverbs.core.memory cimport raw_store64 as store64
+from softverbs.core.spaces cimport explain, place_word, raw_is_far as is_far
 
 cdef class CompCntr:
     cdef readonly Host port
@@ -29,6 +30,7 @@ cdef class CompCntr:
     cdef uint64_t _plus(self, uint64_t value, uint64_t amount) noexcept
     cdef void _changed(self) except *
     cdef int _show(self, uint64_t value, uint64_t errors) except -1
+    cdef _put(self, uintptr_t address, uint64_t value)
     cdef _wake(self)
     cdef bint _reached(self, uint64_t threshold) noexcept
     @cython.locals(value=uint64_t, errors=uint64_t, shown=bint)

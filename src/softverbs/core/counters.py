@@ -18,6 +18,7 @@ if not cython.compiled:
     from softverbs.core.constants import WC_SUCCESS
     from softverbs.core.host import Host
     from softverbs.core.memory import store64
+    from softverbs.core.spaces import explain, is_far, place_word
 
 #: ``enum ibv_comp_cntr_type``.
 COUNT_WRS = 0
@@ -57,6 +58,7 @@ class CompCntr:
         self.pending: deque[tuple[int, int, int]] = deque()
         self.watchers: list[Watch] = []
         self.attached = 0
+        #: Where the visible counts are stored, too; 0: nowhere. May be a far address (``spaces``), a multiple of 8.
         self.value_address = 0
         self.error_address = 0
         self.closed = False
@@ -98,11 +100,20 @@ class CompCntr:
         self.visible_value = value
         self.visible_errors = errors
         if self.value_address:
-            store64(self.value_address, value)
+            self._put(self.value_address, value)
         if self.error_address:
-            store64(self.error_address, errors)
+            self._put(self.error_address, errors)
         if self.watchers:
             self._wake()
+
+    def _put(self, address: int, value: int) -> None:
+        """Stores a count; memory of another process that is gone is not tried again."""
+        if not is_far(address):
+            store64(address, value)
+        elif not place_word(address, value):
+            self.value_address = 0
+            self.error_address = 0
+            self.port.report(f"completion counter {self.handle}: {explain()}")
 
     def _wake(self) -> None:
         for watch in [watch for watch in self.watchers if self._reached(watch.threshold)]:

@@ -21,12 +21,17 @@ cdef class Host:
     cdef public uint64_t qkey_violations
     cdef public uint64_t no_receive
     cdef public uint64_t completions_lost
+    cdef readonly list shared_qps
+    cdef readonly list shared_srqs
+    cdef readonly list shared_cqs
+    cdef readonly list offenders
     cpdef int enter(self, object kind, int limit) except? 0
     cpdef leave(self, object kind)
     cpdef uint32_t enter_address(self, object handle) except? 0
     cpdef remove_address(self, object handle)
     cpdef uint32_t enter_srq(self, object srq) except? 0
     cpdef remove_srq(self, object srq)
+    cpdef offend(self, object element, object reason)
     cpdef drive(self)
     cpdef catch_up(self)
     cpdef schedule(self, object qp)

@@ -47,6 +47,12 @@ class Host:
         self.no_receive = 0
         #: Completions that found their queue full.
         self.completions_lost = 0
+        #: Queues in memory that is shared with a program in another process.
+        self.shared_qps: list[Any] = []
+        self.shared_srqs: list[Any] = []
+        self.shared_cqs: list[Any] = []
+        #: Of them, those whose program has put there what cannot be, and what: whoever serves it takes them out.
+        self.offenders: list[tuple[Any, str]] = []
 
     def enter(self, kind: str, limit: int) -> int:
         """Counts a new object in and gives it a handle.
@@ -96,6 +102,13 @@ class Host:
         """A shared receive queue is gone: its number finds nothing."""
         del self.srqs[srq.srq_num]
         self.leave("SRQ")
+
+    def offend(self, element: Any, reason: str) -> None:
+        """A program breaks the rules of the memory that it shares: nobody looks at that any more."""
+        for elements in (self.shared_qps, self.shared_srqs, self.shared_cqs):
+            if element in elements:
+                elements.remove(element)
+                self.offenders.append((element, reason))
 
     def drive(self) -> None:
         """Makes progress on behalf of an application that polls. The lock is held."""

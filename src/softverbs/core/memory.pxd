@@ -19,20 +19,30 @@ cdef extern from "<endian.h>" nogil:
 cdef extern from *:
     const int __ATOMIC_SEQ_CST
     uint64_t __atomic_fetch_add(uint64_t*, uint64_t, int) nogil
+    const int __ATOMIC_ACQUIRE
+    const int __ATOMIC_RELEASE
+    uint64_t __atomic_load_n(uint64_t*, int) nogil
+    void __atomic_store_n(uint64_t*, uint64_t, int) nogil
     uint64_t __sync_val_compare_and_swap(uint64_t*, uint64_t, uint64_t) nogil
 
 cdef extern from *:
     """
+    #include <errno.h>
+    #include <stdint.h>
     #include <unistd.h>
     #include <sys/syscall.h>
     #include <sys/uio.h>
-    /* The call itself: the C library declares it only under _GNU_SOURCE. */
-    static inline long copy_from_process(void *destination, void *source, size_t length) {
-        struct iovec local = {destination, length}, remote = {source, length};
-        return syscall(SYS_process_vm_readv, getpid(), &local, 1UL, &remote, 1UL, 0UL);
+    /* The calls themselves: the C library declares them only under _GNU_SOURCE. */
+    static inline int move_process(int pid, int writes, uintptr_t here, uintptr_t there, size_t length) {
+        struct iovec local = {(void *)here, length}, remote = {(void *)there, length};
+        long number = writes ? SYS_process_vm_writev : SYS_process_vm_readv;
+        long done = syscall(number, (long)pid, &local, 1UL, &remote, 1UL, 0UL);
+        if (done == (long)length)
+            return 0;
+        return done < 0 ? errno : EFAULT;
     }
     """
-    long copy_from_process(void*, void*, size_t) nogil
+    int move_process(int, int, uintptr_t, uintptr_t, size_t) noexcept nogil
 
 cdef extern from "Python.h":
     const int PyBUF_WRITE
@@ -83,6 +93,9 @@ cpdef void copy(uintptr_t destination, uintptr_t source, size_t length) noexcept
 cpdef void fill(uintptr_t destination, int value, size_t length) noexcept
 cpdef uint64_t fetch_add64(uintptr_t address, uint64_t value) noexcept
 cpdef uint64_t compare_swap64(uintptr_t address, uint64_t compare, uint64_t swap) noexcept
+cpdef uint64_t load_acquire64(uintptr_t address) noexcept
+cpdef void store_release64(uintptr_t address, uint64_t value) noexcept
+cpdef int copy_process(int pid, bint writes, uintptr_t local, uintptr_t remote, size_t length) noexcept
 cpdef bint copy_checked(uintptr_t destination, uintptr_t source, size_t length) noexcept
 cpdef object view(uintptr_t address, Py_ssize_t length)
 cpdef uint32_t crc32(uintptr_t address, Py_ssize_t length, uint32_t value) except? 0

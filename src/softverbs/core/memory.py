@@ -8,6 +8,7 @@ this process; the caller has checked them: nothing here can know what is mapped.
 """
 
 import ctypes
+import errno
 import os
 
 try:
@@ -20,8 +21,9 @@ try:  # Several times faster than zlib on x86-64 and AArch64, with the same sign
 except ImportError:
     from zlib import crc32 as _crc32
 
-_libc = ctypes.CDLL(None)
+_libc = ctypes.CDLL(None, use_errno=True)
 _libc.process_vm_readv.restype = ctypes.c_ssize_t
+_libc.process_vm_writev.restype = ctypes.c_ssize_t
 
 
 def load8(address: int) -> int:
@@ -169,14 +171,46 @@ def compare_swap64(address: int, compare: int, swap: int) -> int:
     return before
 
 
+def load_acquire64(address: int) -> int:
+    """The 64-bit integer at ``address``, which another process stores: what it stored before is there, too."""
+    if cython.compiled:
+        return __atomic_load_n(cython.cast(u64_p, address), __ATOMIC_ACQUIRE)
+    return ctypes.c_uint64.from_address(address).value
+
+
+def store_release64(address: int, value: int) -> None:
+    """Puts a 64-bit integer at ``address`` for another process, behind everything that was stored before."""
+    if cython.compiled:
+        __atomic_store_n(cython.cast(u64_p, address), value, __ATOMIC_RELEASE)
+    else:
+        ctypes.c_uint64.from_address(address).value = value
+
+
+def copy_process(pid: int, writes: bool, local: int, remote: int, length: int) -> int:
+    """Copies between this process and another one (process_vm_readv(2)); 0 or the errno.
+
+    EFAULT where only a part could be copied.
+
+    :param pid: the other process
+    :param writes: whether to copy from ``local`` to ``remote``, not the other way
+    :param local: address in this process
+    :param remote: address in the other process
+    :param length: bytes
+    """
+    if cython.compiled:
+        return move_process(pid, writes, local, remote, length)
+    here = (ctypes.c_size_t * 2)(local, length)
+    there = (ctypes.c_size_t * 2)(remote, length)
+    call = _libc.process_vm_writev if writes else _libc.process_vm_readv
+    done = call(pid, here, ctypes.c_ulong(1), there, ctypes.c_ulong(1), ctypes.c_ulong(0))
+    if done == length:
+        return 0
+    return ctypes.get_errno() if done < 0 else errno.EFAULT
+
+
 def copy_checked(destination: int, source: int, length: int) -> bool:
     """Copies from an address that may not be mapped: False where it is not (the kernel looks, 2 us)."""
-    if cython.compiled:
-        return copy_from_process(cython.cast(void_p, destination), cython.cast(void_p, source), length) == length
-    local = (ctypes.c_size_t * 2)(destination, length)
-    remote = (ctypes.c_size_t * 2)(source, length)
-    arguments = (local, ctypes.c_ulong(1), remote, ctypes.c_ulong(1), ctypes.c_ulong(0))
-    return bool(_libc.process_vm_readv(os.getpid(), *arguments) == length)
+    return copy_process(os.getpid(), False, destination, source, length) == 0
 
 
 def view(address: int, length: int) -> memoryview:

@@ -12,6 +12,7 @@ from softverbs.core.opcodes cimport flags as opcode_flags
 from softverbs.core.peer cimport Peer
 from softverbs.core.qp cimport QueuePair
 from softverbs.core.regions cimport Regions
+from softverbs.core.srq cimport SharedReceiveQueue
 
 cdef int SHORT
 cdef int VERSION
@@ -105,6 +106,10 @@ cdef class Port(Host):
     cdef void _note_deadline(self, QueuePair qp) noexcept
     @cython.locals(qp=QueuePair, due=int64_t)
     cdef void _run_timers(self) except *
+    @cython.locals(taken=int64_t, index=Py_ssize_t, qp=QueuePair, srq=SharedReceiveQueue)
+    cpdef int64_t take_shared(self) except -1
+    @cython.locals(qp=QueuePair, srq=SharedReceiveQueue, cq=CompletionQueue)
+    cpdef publish_shared(self)
     cpdef uint32_t enter_qp(self, object qp, int number) except? 0
     cpdef remove_qp(self, object qp)
     cpdef object path_to(self, object vector)

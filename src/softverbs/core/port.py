@@ -32,6 +32,7 @@ if not cython.compiled:
     from softverbs.core.peer import Peer
     from softverbs.core.qp import QueuePair
     from softverbs.core.regions import Regions
+    from softverbs.core.srq import SharedReceiveQueue
 
 # Why a frame was dropped, and the words that ``stats`` has for it.
 SHORT = 0
@@ -443,6 +444,42 @@ class Port(Host):
             if due != 0 and self.now >= due:
                 qp.on_timer(self.now)
             self._note_deadline(qp)
+
+    # -- queues in memory that is shared with programs in other processes
+
+    def take_shared(self) -> int:
+        """Takes what programs have put in the memory that they share with the device; how many work requests.
+
+        The lock is held. ``progress`` then sends them. The first thing is ``publish_shared``.
+        """
+        self.publish_shared()
+        taken = 0
+        index = len(self.shared_qps)
+        while index > 0:  # from behind, since one that offends is taken out
+            index -= 1
+            qp: QueuePair = self.shared_qps[index]
+            taken += qp.take_shared()
+        index = len(self.shared_srqs)
+        while index > 0:
+            index -= 1
+            srq: SharedReceiveQueue = self.shared_srqs[index]
+            taken += srq.take_shared()
+        return taken
+
+    def publish_shared(self) -> None:
+        """Tells programs what has happened: which slots are free again, and then what has completed.
+
+        In this order, so that a program which has seen a completion finds the place of its work request free.
+        """
+        for pair in self.shared_qps:
+            qp: QueuePair = pair
+            qp.publish_shared()
+        for queue in self.shared_srqs:
+            srq: SharedReceiveQueue = queue
+            srq.publish()
+        for queue in self.shared_cqs:
+            cq: CompletionQueue = queue
+            cq.publish_tail()
 
     # -- control
 

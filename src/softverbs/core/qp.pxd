@@ -20,7 +20,7 @@ from softverbs.core.egress cimport Egress, Path
 from softverbs.core.halves cimport build_requester, build_responder
 from softverbs.core.headers cimport bth_ack_request, bth_pad, bth_psn, bth_solicited
 from softverbs.core.host cimport Host
-from softverbs.core.memory cimport view
+from softverbs.core.memory cimport raw_store32 as store32, view
 from softverbs.core.opcodes cimport (
     ATOMIC,
     BTH_LENGTH,
@@ -40,7 +40,7 @@ from softverbs.core.peer cimport Peer
 from softverbs.core.regions cimport ProtectionDomain
 from softverbs.core.requester cimport Requester
 from softverbs.core.responder cimport Responder
-from softverbs.core.rings cimport Ring
+from softverbs.core.rings cimport QP_STATE, RING_HEADER, Ring, check_mapping
 from softverbs.core.send_queue cimport SendQueue
 from softverbs.core.srq cimport ReceiveQueue, SharedReceiveQueue, XrcDomain
 from softverbs.core.unreliable cimport DatagramResponder
@@ -85,6 +85,9 @@ cdef class QueuePair:
     cdef readonly ReceiveQueue receives
     cdef DatagramResponder datagrams
     cdef readonly Connection connection
+    cdef readonly uintptr_t mapping
+    cdef int published_state
+    cdef object holder
     cdef readonly Requester requester
     cdef readonly Responder responder
 
@@ -100,6 +103,13 @@ cdef class QueuePair:
     cpdef list rings(self)
     cpdef post_recv(self, RecvWR wr)
     cdef void _post_recv(self, RecvWR wr) except *
+    cpdef void publish_shared(self) except *
+    @cython.locals(taken=int64_t, waiting=int64_t)
+    cpdef int64_t take_shared(self) except -1
+    @cython.locals(waiting=int64_t)
+    cdef _drop_shared(self)
+    cdef int64_t _take_sends(self, int64_t waiting) except -1
+    cdef int64_t _take_receives(self, ReceiveQueue receives, int64_t waiting) except -1
     @cython.locals(headers=uintptr_t, skip=int, psn=uint32_t, pad=int, size=uint32_t)
     cdef void on_packet(self, Peer peer, int opcode, uint32_t flags, uintptr_t frame, uint32_t length, int64_t now) except *
     cdef _on_words(self, uint32_t psn, uintptr_t at, int length)

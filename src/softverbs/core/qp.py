@@ -65,7 +65,7 @@ if not cython.compiled:
     from softverbs.core.halves import build_requester, build_responder
     from softverbs.core.headers import bth_ack_request, bth_pad, bth_psn, bth_solicited
     from softverbs.core.host import Host
-    from softverbs.core.memory import view
+    from softverbs.core.memory import store32, view
     from softverbs.core.opcodes import (
         ATOMIC,
         BTH_LENGTH,
@@ -84,7 +84,7 @@ if not cython.compiled:
     from softverbs.core.regions import ProtectionDomain
     from softverbs.core.requester import Requester
     from softverbs.core.responder import Responder
-    from softverbs.core.rings import Ring
+    from softverbs.core.rings import QP_STATE, RING_HEADER, Ring, check_mapping
     from softverbs.core.send_queue import SendQueue
     from softverbs.core.srq import ReceiveQueue, SharedReceiveQueue, XrcDomain
     from softverbs.core.unreliable import DatagramResponder
@@ -160,6 +160,10 @@ class QueuePair:
         self.source_low = 0
         self.local_high = 0
         self.local_low = 0
+        #: The memory that is shared with the program which posts; 0: none. The state that its header has.
+        self.mapping = 0
+        self.published_state = -1
+        self.holder: object = None
         # An XRC target gets one with each request.
         self.connection = Connection(port, port.regions, pd, 0)  # type: ignore[arg-type]
         self.connection.transport = self.transport
@@ -301,6 +305,100 @@ class QueuePair:
             raise PyverbsRDMAError(f"QP {self.qp_num:#x} is in the state RESET, receives need INIT", errno.EINVAL)
         self.receives.put(wr)
 
+    # -- a program in another process posts
+
+    def mapped_size(self) -> int:
+        """Bytes of the memory that ``share`` wants: header, send slots and, 64-aligned, receive slots (``rings``)."""
+        own = self.rings()
+        size = RING_HEADER + own[0].block.size
+        return int(size if len(own) == 1 else (size + 63 & ~63) + own[1].block.size)
+
+    def share(self, address: int, holder: object) -> None:
+        """From now on a program posts through memory that it shares with the device.
+
+        :param address: of ``mapped_size`` bytes of writable memory
+        :param holder: kept alive as long as it is used
+        :raises PyverbsRDMAError: EINVAL where it is not aligned to 64 bytes
+        """
+        check_mapping(address)
+        self.unshare()
+        self.holder = holder
+        self.mapping = address
+        slots = address + RING_HEADER
+        self.sends.map(address, slots)
+        if self.receives is not None and not self.receives.shared:
+            self.receives.map(address, slots + self.sends.ring.block.size + 63 & ~63)
+        self.published_state = -1
+        self.publish_shared()
+        self.port.shared_qps.append(self)
+
+    def unshare(self) -> None:
+        """The memory that is shared with a program is not touched any more."""
+        if self.mapping:
+            self.mapping = 0
+            self.sends.map(0, 0)
+            if self.receives is not None and not self.receives.shared:
+                self.receives.map(0, 0)
+            if self in self.port.shared_qps:
+                self.port.shared_qps.remove(self)
+            self.holder = None
+
+    def publish_shared(self) -> None:
+        """Tells the program which slots are free again, and the state."""
+        self.sends.publish()
+        if self.receives is not None and self.receives.mapping and not self.receives.shared:
+            self.receives.publish()
+        if self.published_state != self.state:
+            self.published_state = self.state
+            store32(self.mapping + QP_STATE, self.state)
+
+    def take_shared(self) -> int:
+        """Takes what the program has posted; how many work requests. The device's lock is held."""
+        taken = 0
+        waiting = self.sends.waiting()
+        if waiting != 0:
+            taken = self._take_sends(waiting)
+        if self.receives is not None and self.receives.mapping and not self.receives.shared:
+            waiting = self.receives.waiting()
+            if waiting != 0:
+                taken += self._take_receives(self.receives, waiting)
+        return taken
+
+    def _drop_shared(self) -> None:
+        """Drops what the program has posted and is not taken yet."""
+        waiting = self.sends.waiting()
+        if waiting > 0:
+            self.sends.skip(waiting)
+        if self.receives is not None and self.receives.mapping and not self.receives.shared:
+            waiting = self.receives.waiting()
+            if waiting > 0:
+                self.receives.skip(waiting)
+
+    def _take_sends(self, waiting: int) -> int:
+        if waiting < 0:
+            self.port.offend(self, f"QP {self.qp_num:#x}: the index of its sends is out of range")
+            return 0
+        if self.state < QPS_RTS:  # the program knows: it was moved here while it posted
+            self.sends.skip(waiting)
+            self.requester.reset(self.requester.psn)
+            return 0
+        self.sends.take(waiting, self.requester.max_reads)
+        self._posted()
+        return waiting
+
+    def _take_receives(self, receives: ReceiveQueue, waiting: int) -> int:
+        if waiting < 0:
+            self.port.offend(self, f"QP {self.qp_num:#x}: the index of its receives is out of range")
+            return 0
+        if self.state == QPS_RESET:
+            receives.skip(waiting)
+            return 0
+        if not receives.take(waiting):
+            self.port.offend(self, f"QP {self.qp_num:#x}: more receive elements than max_recv_sge")
+        if self.state == QPS_ERR:
+            self.responder.flush("the queue pair is in the state ERR")
+        return waiting
+
     # -- the port's side
 
     def on_packet(self, peer: Peer, opcode: int, flags: int, frame: int, length: int, now: int) -> None:
@@ -344,6 +442,7 @@ class QueuePair:
         """Sends what is due. 1 where the arena is full and more is to come, else 0."""
         if not self.connection.connected:
             return 0
+        self.connection.ahead_length = 0
         self.paced_until = 0
         if self.paced:
             if not self.connection.path.is_turn(now):
@@ -512,6 +611,8 @@ class QueuePair:
 
     def _reset(self) -> None:
         """RESET: what was posted counts nowhere; attached counters stay attached (semantics.md, 1)."""
+        if self.mapping:
+            self._drop_shared()
         self.requester.reset(0)
         self.responder.drop_receives()
         self.responder.reset(0, 0)
@@ -603,6 +704,7 @@ class QueuePair:
         if self.closed:
             return
         self.detach_all()
+        self.unshare()
         self.closed = True
         self.state = QPS_RESET
         self._reset()

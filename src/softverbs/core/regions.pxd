@@ -12,17 +12,21 @@ from softverbs.core.constants cimport (
 )
 from softverbs.core.device_memory cimport DeviceMemory
 from softverbs.core.host cimport Host
+from softverbs.core.spaces cimport far, raw_is_far as is_far
 
 cdef int MW_TYPE_1
 cdef int MW_TYPE_2
 cdef int PLAIN
 cdef int CHECKED
 cdef int NOTHING
+cdef int FOREIGN
 cdef uint64_t LONGEST
 cdef uint64_t EVERYTHING
 cdef uint32_t _WRITES
 cdef uint32_t _WINDOW_RIGHTS
 cdef uint32_t _ON_DEMAND
+cdef uint64_t _OWN_TOP
+cdef uint64_t _FOREIGN_TOP
 
 cdef class ProtectionDomain:
     cdef readonly Host port
@@ -41,6 +45,7 @@ cdef class MemoryRegion:
     cdef readonly uint64_t iova
     cdef readonly object holder
     cdef readonly int kind
+    cdef readonly int space
     cdef readonly uintptr_t zeros
     cdef readonly DeviceMemory device_memory
     cdef readonly uint32_t lkey
@@ -72,7 +77,7 @@ cdef class Regions:
     @cython.locals(entry=MemoryRegion, top=uint64_t, end=uint64_t, missing=uint32_t, inside=bint)
     cpdef object explain(self, uint32_t key, uint64_t va, uint64_t length, uint32_t right, ProtectionDomain pd, uint32_t qp_num)
     @cython.locals(region=MemoryRegion)
-    cpdef MemoryRegion register(self, ProtectionDomain pd, object address, object length, object access, object iova, object holder, int kind=*)
+    cpdef MemoryRegion register(self, ProtectionDomain pd, object address, object length, object access, object iova, object holder, int kind=*, int space=*)
     @cython.locals(region=MemoryRegion)
     cpdef MemoryRegion register_device_memory(self, ProtectionDomain pd, DeviceMemory memory, object offset, object length, object access)
     @cython.locals(region=MemoryRegion)

@@ -31,6 +31,7 @@ if not cython.compiled:
     )
     from softverbs.core.device_memory import DeviceMemory
     from softverbs.core.host import Host
+    from softverbs.core.spaces import far, is_far
 
 #: Rights as the words of an explanation have them; 0 is local read, which every region grants.
 RIGHTS = (
@@ -50,19 +51,26 @@ _IGNORED = 0x40 | 0x80
 MW_TYPE_1 = 1
 MW_TYPE_2 = 2
 #: Kinds of entries. PLAIN: memory that is there. CHECKED: ``holder.allows`` is asked at each access. NOTHING: what is
-#: read is zeros, what is written is discarded.
+#: read is zeros, what is written is discarded. FOREIGN: memory of another process (``spaces``).
 PLAIN = 0
 CHECKED = 1
 NOTHING = 2
+FOREIGN = 3
 #: The longest access to a null region, bytes: a scatter/gather element cannot be longer.
 LONGEST = 2**32
 #: The length of what has no end: an implicit region, a null region (SIZE_MAX).
 EVERYTHING = 2**64 - 1
 #: The same for Python: the names above are C variables where the core is compiled.
-VALUES = {"PLAIN": PLAIN, "CHECKED": CHECKED, "NOTHING": NOTHING, "LONGEST": LONGEST, "EVERYTHING": EVERYTHING}
+VALUES = {
+    "PLAIN": PLAIN, "CHECKED": CHECKED, "NOTHING": NOTHING, "FOREIGN": FOREIGN, "LONGEST": LONGEST,
+    "EVERYTHING": EVERYTHING,
+}  # fmt: skip
 _WRITES = ACCESS_LOCAL_WRITE | ACCESS_REMOTE_WRITE | ACCESS_REMOTE_ATOMIC
 _WINDOW_RIGHTS = _WRITES | ACCESS_REMOTE_READ | ACCESS_ZERO_BASED | ACCESS_FLUSH_GLOBAL | ACCESS_FLUSH_PERSISTENT
 _ON_DEMAND = 0x40
+#: Where addresses end: those of this process, and those of others that ``spaces`` can name.
+_OWN_TOP = 2**63
+_FOREIGN_TOP = 2**48
 
 
 def rights_text(access: int) -> str:
@@ -110,7 +118,7 @@ class MemoryRegion:
     def __init__(self, pd: ProtectionDomain, address: int, length: int, access: int, iova: int, holder: Any) -> None:
         """
         :param pd: its protection domain
-        :param address: first byte, in this process
+        :param address: first byte, in this process or, where ``space`` is set afterwards, in another one
         :param length: bytes
         :param access: ``IBV_ACCESS_*``
         :param iova: what peers and work requests call the first byte
@@ -125,6 +133,8 @@ class MemoryRegion:
         self.iova = iova
         self.holder = holder
         self.kind = PLAIN
+        #: FOREIGN: whose memory it is (``spaces``); 0: of this process.
+        self.space = 0
         #: NOTHING: where zeros are read; ``address`` is where writes go.
         self.zeros = 0
         self.device_memory: DeviceMemory | None = None
@@ -174,7 +184,7 @@ class Regions:
         return entry if entry is not None and (entry.window_type or entry.rkey == key) else None
 
     def translate(self, key: int, va: int, length: int, right: int, pd: ProtectionDomain, qp_num: int) -> int:
-        """The address of ``length`` bytes at ``va``, or 0 where the access is refused.
+        """The address of ``length`` bytes at ``va``, maybe a far one (``spaces``), or 0 where the access is refused.
 
         :param key: lkey or rkey
         :param va: first byte, in the region's own addressing
@@ -215,7 +225,9 @@ class Regions:
         if entry.window_type == MW_TYPE_2 and entry.qp_num != qp_num:
             return 0
         address = entry.address + (va - entry.iova)
-        if not entry.holder.allows(address, length, right & _WRITES != 0):
+        if entry.kind == FOREIGN:
+            return 0 if address >= _FOREIGN_TOP else far(entry.space, address)
+        if is_far(address) or not entry.holder.allows(address, length, right & _WRITES != 0):
             return 0
         return address
 
@@ -252,18 +264,24 @@ class Regions:
         return f"{what} covers {has}, not the range [{va:#x}, {end:#x}) asked for"
 
     def register(
-        self, pd: ProtectionDomain, address: int, length: int, access: int, iova: int, holder: object, kind: int = 0
-    ) -> MemoryRegion:
+        self, pd: ProtectionDomain, address: int, length: int, access: int, iova: int, holder: object, kind: int = 0,
+        space: int = 0,
+    ) -> MemoryRegion:  # fmt: skip
         """Registers memory (ibv_reg_mr(3), ibv_reg_mr_iova(3)).
 
         :param kind: PLAIN, or CHECKED: each access asks ``holder.allows(address, length, writing)``
-        :raises PyverbsRDMAError: EINVAL for arguments that contradict each other, ENOMEM past ``max_mr``
+        :param space: where ``address`` is one of another process: its space (``spaces.enter``), kind FOREIGN.
+            Whether the memory is there is found out by each access.
+        :raises PyverbsRDMAError: EINVAL for arguments that contradict each other, EFAULT where no program has memory,
+            ENOMEM past ``max_mr``
         """
         _check_access(access)
         _check_range(address, length, iova)
+        _check_space(address, length, space)
         region = MemoryRegion(pd, address, length, access, 0 if access & ACCESS_ZERO_BASED else iova, holder)
-        region.kind = kind
-        if kind != PLAIN:
+        region.kind = FOREIGN if space else kind
+        region.space = space
+        if region.kind != PLAIN:
             region.limit = 0
         return self._enter_region(region)
 
@@ -326,13 +344,14 @@ class Regions:
         :param length: of other memory, bytes
         :param access: the rights from now on
         :param holder: of other memory, or None
-        :param kind: PLAIN or CHECKED
+        :param kind: PLAIN or CHECKED; looked at for memory of this process
         :raises PyverbsRDMAError: EINVAL for what cannot be changed so, EBUSY while windows are bound
         """
         self.check_reregister(region)
         _check_access(access)
         if holder is not None:
             _check_range(address, length, address)
+            _check_space(address, length, region.space)
         if pd is not None and pd is not region.pd:
             pd.use(1)
             region.pd.use(-1)
@@ -347,8 +366,8 @@ class Regions:
         elif region.access & ACCESS_ZERO_BASED:
             region.iova = region.address
         region.access = access
-        region.kind = kind
-        region.limit = region.length if kind == PLAIN else 0
+        region.kind = FOREIGN if region.space else kind
+        region.limit = region.length if region.kind == PLAIN else 0
 
     def check_reregister(self, region: MemoryRegion) -> None:
         """Refuses regions that ``reregister`` cannot change."""
@@ -479,6 +498,7 @@ class Regions:
         window.length = length
         window.access = access
         window.kind = region.kind
+        window.space = region.space
         window.holder = region.holder
         window.limit = length if region.kind == PLAIN else 0
         window.bound_to = region
@@ -537,6 +557,7 @@ class Regions:
             window.valid = False
             window.limit = 0
             window.kind = PLAIN
+            window.space = 0
             window.holder = None
 
     def _enter_region(self, region: MemoryRegion) -> MemoryRegion:
@@ -575,6 +596,12 @@ def _check_range(address: int, length: int, iova: int) -> None:
         raise PyverbsRDMAError(f"a memory region of {length} bytes: at least 1 is needed", errno.EINVAL)
     if address + length > 2**64 or iova + length > 2**64:
         raise PyverbsRDMAError(f"{length} bytes at {address:#x} (iova {iova:#x}) pass 2^64", errno.EINVAL)
+
+
+def _check_space(address: int, length: int, space: int) -> None:
+    top = _FOREIGN_TOP if space else _OWN_TOP
+    if address + length > top and length != EVERYTHING:
+        raise PyverbsRDMAError(f"{length} bytes at {address:#x}: no program has memory there", errno.EFAULT)
 
 
 def _check_access(access: int) -> None:

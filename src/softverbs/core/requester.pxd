@@ -9,6 +9,7 @@ from softverbs.core.constants cimport (
     SEND_SIGNALED,
     WC_BAD_RESP_ERR,
     WC_LOC_PROT_ERR,
+    WC_LOC_QP_OP_ERR,
     WC_MW_BIND_ERR,
     WC_REM_ACCESS_ERR,
     WC_REM_INV_REQ_ERR,
@@ -48,6 +49,7 @@ from softverbs.core.memory cimport (
     raw_load16 as load16,
     raw_load32 as load32,
     raw_load64 as load64,
+    raw_store8 as store8,
     raw_store32 as store32,
     raw_store64 as store64,
 )
@@ -71,6 +73,7 @@ from softverbs.core.rings cimport (
     SQ_LENGTH,
     SQ_NUM_SGE,
     SQ_OPCODE,
+    SQ_REFUSED,
     SQ_RESPONSES,
     SQ_SGES,
     SQ_STATE,
@@ -84,6 +87,7 @@ cdef int PACKET_COST
 cdef uint32_t FIRST_WINDOW
 cdef int ACK_EVERY
 cdef int RNR_RETRY_FOREVER
+cdef uint32_t _LOCAL
 
 cdef class Requester:
     cdef Connection connection
@@ -133,6 +137,7 @@ cdef class Requester:
     cdef bint _start(self, uintptr_t slot) except -1
     @cython.locals(connection=Connection)
     cdef bint _perform_locally(self, uintptr_t slot, int opcode) except -1
+    cdef void _fail_refused(self, uintptr_t slot) except *
     @cython.locals(opcode=int, length=uint32_t)
     cdef void _emit(self, uintptr_t slot, uintptr_t address, Egress egress, int64_t now) except *
     @cython.locals(done=uint32_t, skip=uint32_t, psn=uint32_t, length=uint32_t)

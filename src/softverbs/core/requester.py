@@ -26,6 +26,7 @@ if not cython.compiled:
         SEND_SIGNALED,
         WC_BAD_RESP_ERR,
         WC_LOC_PROT_ERR,
+        WC_LOC_QP_OP_ERR,
         WC_MW_BIND_ERR,
         WC_REM_ACCESS_ERR,
         WC_REM_INV_REQ_ERR,
@@ -60,7 +61,7 @@ if not cython.compiled:
         rnr_timer_ns,
     )
     from softverbs.core.local import perform_locally, refusal, silence
-    from softverbs.core.memory import Block, load8, load16, load32, load64, store32, store64
+    from softverbs.core.memory import Block, load8, load16, load32, load64, store8, store32, store64
     from softverbs.core.opcodes import LAST, ONLY
     from softverbs.core.operations import completion_opcode, is_answered, is_atomic
     from softverbs.core.packets import (
@@ -80,6 +81,7 @@ if not cython.compiled:
         SQ_LENGTH,
         SQ_NUM_SGE,
         SQ_OPCODE,
+        SQ_REFUSED,
         SQ_RESPONSES,
         SQ_SGES,
         SQ_STATE,
@@ -96,6 +98,8 @@ FIRST_WINDOW = 196608
 #: An acknowledgement is asked for at least this often, packets.
 ACK_EVERY = 16
 RNR_RETRY_FOREVER = 7  # IBA 9.7.5.2.8
+# Operations that need no packet, one bit each; and what is none.
+_LOCAL = 1 << WR_LOCAL_INV | 1 << WR_BIND_MW | 1 << SQ_REFUSED
 
 
 class Requester:
@@ -127,6 +131,7 @@ class Requester:
 
     def reset(self, psn: int) -> None:
         """Forgets everything that was sent; ``psn`` is the first to be sent."""
+        self.connection.refusals.clear()
         self.psn = psn
         self.una = psn
         self.top = psn
@@ -195,7 +200,7 @@ class Requester:
         opcode = load8(slot + SQ_OPCODE)
         if self.draining:
             return False
-        if opcode == WR_LOCAL_INV or opcode == WR_BIND_MW:
+        if _LOCAL >> opcode & 1:
             return self._perform_locally(slot, opcode)
         reading = is_answered(opcode)
         length = load32(slot + SQ_LENGTH)
@@ -222,6 +227,9 @@ class Requester:
         """LOCAL_INV and BIND_MW: when everything before them is complete (IBA 10.8.3.3)."""
         if self.cursor != self.sq.head:
             return False
+        if opcode == SQ_REFUSED:
+            self._fail_refused(slot)
+            return False
         fault = perform_locally(self.connection, slot, opcode)
         if fault:
             self._doom(WC_MW_BIND_ERR, fault)
@@ -229,6 +237,11 @@ class Requester:
         self.cursor += 1
         self._retire()
         return True
+
+    def _fail_refused(self, slot: int) -> None:
+        """The head is a work request that was wrong when it was taken from shared memory."""
+        store8(slot + SQ_OPCODE, load32(slot + SQ_RESPONSES))
+        self._fail(WC_LOC_QP_OP_ERR, self.connection.refusals.pop(self.cursor, "the work request is wrong"))
 
     def _emit(self, slot: int, address: int, egress: Egress, now: int) -> None:
         """Writes the next packet of a work request."""
@@ -607,3 +620,4 @@ class Requester:
             slot = self.sq.slot(self.sq.head)
             self._complete_head(slot, load8(slot + SQ_OPCODE), WC_WR_FLUSH_ERR, reason)
         self.cursor = self.sq.tail
+        self.connection.refusals.clear()

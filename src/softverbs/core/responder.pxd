@@ -69,6 +69,7 @@ from softverbs.core.packets cimport ATOMIC_SIZE, FETH_LENGTH, RETH_LENGTH
 from softverbs.core.psn cimport add, diff
 from softverbs.core.regions cimport MemoryRegion
 from softverbs.core.rings cimport RQ_LENGTH, RQ_NUM_SGE, RQ_SGES, RQ_WR_ID, SGE_SIZE, Ring
+from softverbs.core.spaces cimport before, compare_swap, explain as explain_far, fetch_add, raw_is_far as is_far
 from softverbs.core.srq cimport ReceiveQueue
 
 cdef uint64_t MAX_MESSAGE
@@ -108,6 +109,9 @@ cdef class Responder(Answers):
     cdef bint _on_read(self, uintptr_t headers) except -1
     @cython.locals(va=uint64_t, address=uintptr_t, resource=Resource)
     cdef bint _on_atomic(self, int opcode, uintptr_t headers) except -1
+    @cython.locals(done=bint)
+    cdef bint _perform_far(self, int opcode, uintptr_t headers, uintptr_t address) except -1
+    cdef bint _placed_far(self, uintptr_t address, uintptr_t payload, uint64_t length) except -1
     @cython.locals(kind=int, right=uint32_t, rkey=uint32_t, va=uint64_t, length=uint64_t, region=MemoryRegion)
     cdef bint _on_flush(self, uintptr_t headers) except -1
     cdef bint _is_aligned(self, uintptr_t address, uint64_t va) except -1

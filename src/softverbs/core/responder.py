@@ -77,6 +77,8 @@ if not cython.compiled:
     from softverbs.core.psn import add, diff
     from softverbs.core.regions import MemoryRegion
     from softverbs.core.rings import RQ_LENGTH, RQ_NUM_SGE, RQ_SGES, RQ_WR_ID, SGE_SIZE, Ring
+    from softverbs.core.spaces import before, compare_swap, fetch_add, is_far
+    from softverbs.core.spaces import explain as explain_far
     from softverbs.core.srq import ReceiveQueue
 
 MAX_MESSAGE = 0x80000000  # bytes, IBA 9.4
@@ -267,7 +269,11 @@ class Responder(Answers):
                 address = self._opened(self.write_rkey, self.write_va + self.placed, length, ACCESS_REMOTE_WRITE)
                 if address == 0:
                     return False
-            copy(address, payload, length)
+            if is_far(address):
+                if not self._placed_far(address, payload, length):
+                    return False
+            else:
+                copy(address, payload, length)
         self.placed += length
         if not ending:
             return True
@@ -352,13 +358,34 @@ class Responder(Answers):
         resource = self._remember(ATOMIC, 1)
         if resource is None:
             return False
-        if opcode & ~TRANSPORT_BITS == RC_COMPARE_SWAP:
+        if is_far(address):
+            if not self._perform_far(opcode, headers, address):
+                return False
+            resource.original = before()
+        elif opcode & ~TRANSPORT_BITS == RC_COMPARE_SWAP:
             resource.original = compare_swap64(address, atomic_compare(headers), atomic_swap_add(headers))
         else:
             resource.original = fetch_add64(address, atomic_swap_add(headers))
         if self.remote_read_counter is not None:
             self.remote_read_counter.record(WC_SUCCESS, ATOMIC_SIZE)
         return True
+
+    def _perform_far(self, opcode: int, headers: int, address: int) -> bool:
+        """An atomic in the memory of another process; False: refused, and not to be answered."""
+        if opcode & ~TRANSPORT_BITS == RC_COMPARE_SWAP:
+            done = compare_swap(address, atomic_compare(headers), atomic_swap_add(headers))
+        else:
+            done = fetch_add(address, atomic_swap_add(headers))
+        if done:
+            return True
+        self._forget_newest()
+        return self._refuse(NAK_REMOTE_ACCESS, EVENT_QP_ACCESS_ERR, explain_far())
+
+    def _placed_far(self, address: int, payload: int, length: int) -> bool:
+        """Puts the peer's bytes in the memory of another process; False: refused."""
+        if self.connection.place_far(address, payload, length):
+            return True
+        return self._refuse(NAK_REMOTE_ACCESS, EVENT_QP_ACCESS_ERR, self.connection.fault)
 
     def _is_aligned(self, address: int, va: int) -> bool:
         """Whether the memory under an address that is a multiple of 8 for the peer is so, too; False: refused."""
@@ -410,7 +437,12 @@ class Responder(Answers):
         address = self._opened(reth_rkey(headers), va, ATOMIC_SIZE, ACCESS_REMOTE_WRITE)
         if address == 0 or not self._is_aligned(address, va) or not self._remember_empty(WRITE):
             return False
-        store64(address, load64(payload))  # one instruction
+        if is_far(address):
+            if not self.connection.place_far(address, payload, ATOMIC_SIZE):
+                self._forget_newest()
+                return self._refuse(NAK_REMOTE_ACCESS, EVENT_QP_ACCESS_ERR, self.connection.fault)
+        else:
+            store64(address, load64(payload))  # one instruction
         if self.remote_write_counter is not None:
             self.remote_write_counter.record(WC_SUCCESS, ATOMIC_SIZE)
         return True

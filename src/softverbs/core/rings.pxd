@@ -1,6 +1,16 @@
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 from softverbs.core.memory cimport Block, raw_copy as copy
 
+cdef int RING_HEADER
+cdef int CQ_TAIL
+cdef int CQ_HEAD
+cdef int QP_SQ_TAIL
+cdef int QP_SQ_TAKEN
+cdef int QP_SQ_HEAD
+cdef int QP_RQ_TAIL
+cdef int QP_RQ_TAKEN
+cdef int QP_RQ_HEAD
+cdef int QP_STATE
 cdef int SGE_SIZE
 cdef int SGE_LENGTH
 cdef int SGE_LKEY
@@ -21,6 +31,7 @@ cdef int SQ_STATE
 cdef int SQ_DESTINATION
 cdef int SQ_AH
 cdef int SQ_SGES
+cdef int SQ_REFUSED
 cdef int WQE_POSTED
 cdef int WQE_STARTED
 cdef int RQ_WR_ID
@@ -43,6 +54,8 @@ cdef int CQ_DLID_PATH_BITS
 cdef int CQ_TIMESTAMP
 cdef int CQ_SLOT
 
+cpdef check_mapping(uintptr_t address)
+
 cdef class Ring:
     cdef readonly Block block
     cdef readonly uintptr_t address
@@ -54,5 +67,6 @@ cdef class Ring:
     cdef uintptr_t slot(self, uint64_t index) noexcept
     cpdef uint64_t count(self) noexcept
     cdef bint full(self) noexcept
+    cdef uintptr_t in_memory(self, uintptr_t slots, uint64_t index) noexcept
     cpdef relocate(self, uintptr_t address)
     cpdef restore(self)

@@ -4,12 +4,29 @@ The layout is data: a C driver in another process fills the same bytes. Integers
 offsets (bytes). A scatter/gather element is ``addr`` (8), ``length`` (4), ``lkey`` (4), as ``struct ibv_sge``.
 """
 
+import errno
+
 try:
     import cython
 except ImportError:
     from softverbs import _cython as cython
+from softverbs.core.errors import PyverbsRDMAError
+
 if not cython.compiled:
     from softverbs.core.memory import Block, copy
+
+#: Bytes before the slots in memory that is shared with a program: the indices, each in a cache line of its own.
+RING_HEADER = 4096
+# 64 bits each but for the state; they only grow (a CQ's tail goes back where entries are purged).
+CQ_TAIL = 0  # device: entries written
+CQ_HEAD = 64  # program: entries taken
+QP_SQ_TAIL = 0  # program: work requests written
+QP_SQ_TAKEN = 64  # device: of them copied
+QP_SQ_HEAD = 128  # device: of them retired
+QP_RQ_TAIL = 192  # the same of the receive queue, and of an SRQ
+QP_RQ_TAKEN = 256
+QP_RQ_HEAD = 320
+QP_STATE = 384  # device: enum ibv_qp_state, 32 bits
 
 # A scatter/gather element.
 SGE_SIZE = 16
@@ -34,6 +51,9 @@ SQ_STATE = 60
 SQ_DESTINATION = 64  # UD: number of the peer's QP; XRC: number of the peer's SRQ
 SQ_AH = 68  # UD: handle of the address handle
 SQ_SGES = 80  # or the inline payload
+
+# SQ_OPCODE of a work request that is wrong: came through shared memory. The opcode it had is in SQ_RESPONSES.
+SQ_REFUSED = 12
 
 # SQ_STATE
 WQE_POSTED = 0
@@ -62,6 +82,28 @@ CQ_DLID_PATH_BITS = 45
 CQ_TIMESTAMP = 48
 CQ_SLOT = 64
 
+#: The same for Python: the names above are C variables where the core is compiled.
+VALUES = {
+    "RING_HEADER": RING_HEADER, "CQ_TAIL": CQ_TAIL, "CQ_HEAD": CQ_HEAD, "QP_SQ_TAIL": QP_SQ_TAIL,
+    "QP_SQ_TAKEN": QP_SQ_TAKEN, "QP_SQ_HEAD": QP_SQ_HEAD, "QP_RQ_TAIL": QP_RQ_TAIL, "QP_RQ_TAKEN": QP_RQ_TAKEN,
+    "QP_RQ_HEAD": QP_RQ_HEAD, "QP_STATE": QP_STATE, "SGE_SIZE": SGE_SIZE, "SGE_LENGTH": SGE_LENGTH,
+    "SGE_LKEY": SGE_LKEY, "SQ_WR_ID": SQ_WR_ID, "SQ_OPCODE": SQ_OPCODE, "SQ_FLAGS": SQ_FLAGS,
+    "SQ_NUM_SGE": SQ_NUM_SGE, "SQ_IMM": SQ_IMM, "SQ_REMOTE_ADDRESS": SQ_REMOTE_ADDRESS, "SQ_RKEY": SQ_RKEY,
+    "SQ_LENGTH": SQ_LENGTH, "SQ_COMPARE_ADD": SQ_COMPARE_ADD, "SQ_SWAP": SQ_SWAP, "SQ_FIRST_PSN": SQ_FIRST_PSN,
+    "SQ_LAST_PSN": SQ_LAST_PSN, "SQ_RESPONSES": SQ_RESPONSES, "SQ_STATE": SQ_STATE, "SQ_DESTINATION": SQ_DESTINATION,
+    "SQ_AH": SQ_AH, "SQ_SGES": SQ_SGES, "RQ_WR_ID": RQ_WR_ID, "RQ_NUM_SGE": RQ_NUM_SGE, "RQ_LENGTH": RQ_LENGTH,
+    "RQ_SGES": RQ_SGES, "CQ_WR_ID": CQ_WR_ID, "CQ_STATUS": CQ_STATUS, "CQ_OPCODE": CQ_OPCODE,
+    "CQ_VENDOR_ERR": CQ_VENDOR_ERR, "CQ_BYTE_LEN": CQ_BYTE_LEN, "CQ_IMM": CQ_IMM, "CQ_QP_NUM": CQ_QP_NUM,
+    "CQ_SRC_QP": CQ_SRC_QP, "CQ_FLAGS": CQ_FLAGS, "CQ_PKEY_INDEX": CQ_PKEY_INDEX, "CQ_SLID": CQ_SLID, "CQ_SL": CQ_SL,
+    "CQ_DLID_PATH_BITS": CQ_DLID_PATH_BITS, "CQ_TIMESTAMP": CQ_TIMESTAMP, "CQ_SLOT": CQ_SLOT,
+}  # fmt: skip
+
+
+def check_mapping(address: int) -> None:
+    """Refuses what cannot be the address of memory that is shared with a program, with EINVAL."""
+    if address == 0 or address & 63:
+        raise PyverbsRDMAError(f"shared memory at {address:#x}: it must be aligned to 64 bytes", errno.EINVAL)
+
 
 class Ring:
     """``size`` slots of ``stride`` bytes, at least 1. ``head`` and ``tail`` only grow; between them slots are taken."""
@@ -89,6 +131,10 @@ class Ring:
     def full(self) -> bool:
         """Whether every slot is taken."""
         return self.tail - self.head >= self.size
+
+    def in_memory(self, slots: int, index: int) -> int:
+        """As ``slot``, of slots at another address: those in memory that is shared with a program."""
+        return slots + (index & self.mask) * self.stride
 
     def relocate(self, address: int) -> None:
         """Moves the slots to memory of the application, which must be as large as ``block`` and stay until ``restore``.

@@ -1,5 +1,5 @@
 cimport cython
-from libc.stdint cimport uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
 from softverbs.core.address cimport AddressHandle
 from softverbs.core.connection cimport Connection
 from softverbs.core.constants cimport (
@@ -17,14 +17,22 @@ from softverbs.core.constants cimport (
 from softverbs.core.memory cimport (
     raw_copy as copy,
     copy_checked,
+    raw_load8 as load8,
+    raw_load16 as load16,
+    raw_load32 as load32,
+    load_acquire64,
     raw_store8 as store8,
     raw_store16 as store16,
     raw_store32 as store32,
     raw_store64 as store64,
+    store_release64,
 )
 from softverbs.core.operations cimport allowed, is_answered, is_atomic, operation_name
 from softverbs.core.packets cimport ATOMIC_SIZE
 from softverbs.core.rings cimport (
+    QP_SQ_HEAD,
+    QP_SQ_TAIL,
+    QP_SQ_TAKEN,
     SGE_SIZE,
     SQ_AH,
     SQ_COMPARE_ADD,
@@ -34,7 +42,9 @@ from softverbs.core.rings cimport (
     SQ_LENGTH,
     SQ_NUM_SGE,
     SQ_OPCODE,
+    SQ_REFUSED,
     SQ_REMOTE_ADDRESS,
+    SQ_RESPONSES,
     SQ_RKEY,
     SQ_SGES,
     SQ_STATE,
@@ -42,7 +52,8 @@ from softverbs.core.rings cimport (
     WQE_POSTED,
     Ring,
 )
-from softverbs.core.srq cimport put_elements
+from softverbs.core.spaces cimport fetch, raw_is_far as is_far
+from softverbs.core.srq cimport elements_length, put_elements
 from softverbs.core.wr cimport SGE, SendWR
 
 cdef uint32_t _SEND_FLAGS
@@ -57,15 +68,35 @@ cdef class SendQueue:
     cdef readonly bint signal_all
     cdef readonly Ring ring
     cdef readonly list handles
-    @cython.locals(ring=Ring, opcode=uint32_t, flags=uint32_t, slot=uintptr_t, elements=list, length=uint64_t)
+    cdef readonly uintptr_t mapping
+    cdef uintptr_t slots
+    cdef uint64_t published
+    @cython.locals(ring=Ring, opcode=uint32_t, flags=uint32_t, slot=uintptr_t, elements=list, length=uint64_t, handle=AddressHandle)
     cdef void put(self, SendWR wr, int max_reads) except *
     cdef void take_back(self, uint64_t tail) noexcept
+    cdef _refuse_opcode(self, uint32_t opcode)
+    cdef _refuse_flags(self, uint32_t flags)
+    cdef _refuse_length(self, uint64_t length)
+    cdef void _check_inline(self, int opcode, uint64_t length) except *
     @cython.locals(length=uint64_t, element=SGE, at=uintptr_t, size=uint32_t)
     cdef uint64_t _put_inline(self, uintptr_t slot, int opcode, list elements) except? 0
     @cython.locals(connection=Connection, size=uint32_t, address=uintptr_t)
     cdef bint _copy_inline(self, uintptr_t at, SGE element) except -1
     cdef void _check_answered(self, int opcode, uint64_t length, int max_reads) except *
     @cython.locals(handles=list, handle=AddressHandle)
-    cdef AddressHandle _handle_of(self, SendWR wr)
+    cdef AddressHandle _handle_of(self, uint32_t number)
     cdef void _put_bind(self, uintptr_t slot, SendWR wr) except *
     cdef void _put_flush(self, uintptr_t slot, SendWR wr) except *
+    cdef void map(self, uintptr_t mapping, uintptr_t slots) noexcept
+    cdef void publish(self) noexcept
+    @cython.locals(ring=Ring, tail=uint64_t)
+    cdef int64_t waiting(self) noexcept
+    cdef void skip(self, uint64_t count) noexcept
+    @cython.locals(ring=Ring, slot=uintptr_t, source=uintptr_t)
+    cdef void take(self, int64_t count, int max_reads) except *
+    @cython.locals(opcode=uint32_t, flags=uint32_t, length=uint64_t)
+    cdef void _complete_slot(self, uintptr_t slot, uintptr_t source, int max_reads) except *
+    @cython.locals(count=uint32_t)
+    cdef uint64_t _take_elements(self, uintptr_t slot, uintptr_t source) except? 0
+    @cython.locals(ring=Ring)
+    cdef _refuse_slot(self, uintptr_t slot, object reason)

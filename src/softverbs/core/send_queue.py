@@ -26,10 +26,25 @@ if not cython.compiled:
         WR_RDMA_READ,
         WR_SEND_WITH_INV,
     )
-    from softverbs.core.memory import copy, copy_checked, store8, store16, store32, store64
+    from softverbs.core.memory import (
+        copy,
+        copy_checked,
+        load8,
+        load16,
+        load32,
+        load_acquire64,
+        store8,
+        store16,
+        store32,
+        store64,
+        store_release64,
+    )
     from softverbs.core.operations import allowed, is_answered, is_atomic, operation_name
     from softverbs.core.packets import ATOMIC_SIZE
     from softverbs.core.rings import (
+        QP_SQ_HEAD,
+        QP_SQ_TAIL,
+        QP_SQ_TAKEN,
         SGE_SIZE,
         SQ_AH,
         SQ_COMPARE_ADD,
@@ -39,7 +54,9 @@ if not cython.compiled:
         SQ_LENGTH,
         SQ_NUM_SGE,
         SQ_OPCODE,
+        SQ_REFUSED,
         SQ_REMOTE_ADDRESS,
+        SQ_RESPONSES,
         SQ_RKEY,
         SQ_SGES,
         SQ_STATE,
@@ -47,7 +64,8 @@ if not cython.compiled:
         WQE_POSTED,
         Ring,
     )
-    from softverbs.core.srq import put_elements
+    from softverbs.core.spaces import fetch, is_far
+    from softverbs.core.srq import elements_length, put_elements
     from softverbs.core.wr import SGE, SendWR
 
 _SEND_FLAGS = SEND_FENCE | SEND_SIGNALED | SEND_SOLICITED | SEND_INLINE
@@ -79,6 +97,10 @@ class SendQueue:
         self.ring = Ring(max(max_wr, 1), SQ_SGES + payload + 63 & ~63)  # whole cache lines
         #: UD: the address handle of each slot.
         self.handles: list[Any] = [None] * (self.ring.mask + 1 if qp_type == QPT_UD else 0)
+        #: The memory that is shared with the program which posts, and its slots there; 0: none.
+        self.mapping = 0
+        self.slots = 0
+        self.published = 0
 
     def put(self, wr: SendWR, max_reads: int) -> None:
         """Appends one work request.
@@ -91,16 +113,13 @@ class SendQueue:
         opcode = wr._opcode
         flags = wr._send_flags
         if opcode > WR_ATOMIC_WRITE or not self.allowed >> opcode & 1:
-            kind = TYPE_NAMES[self.qp_type]
-            raise PyverbsRDMAError(f"a QP of type {kind} has no operation {operation_name(opcode)}", errno.EINVAL)
+            self._refuse_opcode(opcode)
         if ring.tail - ring.head >= self.max_wr:
             raise PyverbsRDMAError(
                 f"the send queue of QP {self.connection.qp_num:#x} is full: max_send_wr={self.max_wr}", errno.ENOMEM
             )
         if flags & ~_SEND_FLAGS:
-            raise PyverbsRDMAError(
-                f"send_flags {flags:#x}: of no meaning here: {flags & ~_SEND_FLAGS:#x}", errno.EINVAL
-            )
+            self._refuse_flags(flags)
         slot = ring.slot(ring.tail)
         elements = wr._sg
         if flags & SEND_INLINE:
@@ -108,7 +127,7 @@ class SendQueue:
         else:
             length = put_elements(slot + SQ_SGES, elements, self.max_sge, "max_send_sge")
         if length > MAX_MESSAGE_SIZE:
-            raise PyverbsRDMAError(f"a message of {length} bytes: at most {MAX_MESSAGE_SIZE}", errno.EINVAL)
+            self._refuse_length(length)
         if is_answered(opcode):
             self._check_answered(opcode, length, max_reads)
         if self.signal_all:
@@ -131,8 +150,22 @@ class SendQueue:
         elif opcode == WR_FLUSH:
             self._put_flush(slot, wr)
         elif self.qp_type == QPT_UD:
-            self.handles[ring.tail & ring.mask] = self._handle_of(wr)
+            handle = self._handle_of(wr._ah)
+            if handle is not wr._ah_core:  # the number is another's now
+                raise PyverbsRDMAError("the address handle of the datagram is closed", errno.EINVAL)
+            self.handles[ring.tail & ring.mask] = handle
         ring.tail += 1
+
+    def _refuse_opcode(self, opcode: int) -> None:
+        kind = TYPE_NAMES[self.qp_type]
+        raise PyverbsRDMAError(f"a QP of type {kind} has no operation {operation_name(opcode)}", errno.EINVAL)
+
+    def _refuse_flags(self, flags: int) -> None:
+        unknown = flags & ~_SEND_FLAGS
+        raise PyverbsRDMAError(f"send_flags {flags:#x}: of no meaning here: {unknown:#x}", errno.EINVAL)
+
+    def _refuse_length(self, length: int) -> None:
+        raise PyverbsRDMAError(f"a message of {length} bytes: at most {MAX_MESSAGE_SIZE}", errno.EINVAL)
 
     def take_back(self, tail: int) -> None:
         """Removes what was appended since the ring's tail was ``tail``: nothing of it has started."""
@@ -140,13 +173,10 @@ class SendQueue:
 
     def _put_inline(self, slot: int, opcode: int, elements: list[SGE]) -> int:
         """Copies the payload into the slot; its length. The elements need no key (ibv_post_send(3))."""
-        if opcode >= WR_RDMA_READ and opcode != WR_SEND_WITH_INV and opcode != WR_ATOMIC_WRITE:
-            raise PyverbsRDMAError(f"SEND_INLINE has no meaning with {operation_name(opcode)}", errno.EINVAL)
         length = 0
         for element in elements:
             length += element._length
-        if length > self.max_inline_data and (opcode != WR_ATOMIC_WRITE or length != ATOMIC_SIZE):
-            raise PyverbsRDMAError(f"{length} bytes inline: max_inline_data={self.max_inline_data}", errno.EINVAL)
+        self._check_inline(opcode, length)
         at = slot + SQ_SGES
         for element in elements:
             size = element._length
@@ -155,6 +185,12 @@ class SendQueue:
             at += size
         return length
 
+    def _check_inline(self, opcode: int, length: int) -> None:
+        if opcode >= WR_RDMA_READ and opcode != WR_SEND_WITH_INV and opcode != WR_ATOMIC_WRITE:
+            raise PyverbsRDMAError(f"SEND_INLINE has no meaning with {operation_name(opcode)}", errno.EINVAL)
+        if length > self.max_inline_data and (opcode != WR_ATOMIC_WRITE or length != ATOMIC_SIZE):
+            raise PyverbsRDMAError(f"{length} bytes inline: max_inline_data={self.max_inline_data}", errno.EINVAL)
+
     def _copy_inline(self, at: int, element: SGE) -> bool:
         """Copies an element; where its key does not vouch for the memory, the kernel is asked."""
         size = element._length
@@ -162,6 +198,8 @@ class SendQueue:
         address = connection.regions.translate(element._lkey, element._addr, size, 0, connection.pd, connection.qp_num)
         if address == 0:
             return copy_checked(at, element._addr, size)
+        if is_far(address):
+            return fetch(at, address, size)
         copy(at, address, size)
         return True
 
@@ -176,13 +214,13 @@ class SendQueue:
         if opcode == WR_FLUSH and length != 0:
             raise PyverbsRDMAError(f"FLUSH carries no data, its scatter/gather list holds {length}", errno.EINVAL)
 
-    def _handle_of(self, wr: SendWR) -> AddressHandle:
+    def _handle_of(self, number: int) -> AddressHandle:
         """UD: the address handle, which may be destroyed before the datagram has left."""
         handles = self.connection.port.addresses
-        handle: AddressHandle | None = handles[wr._ah] if wr._ah < len(handles) else None
-        if wr._ah == 0:
+        handle: AddressHandle | None = handles[number] if number < len(handles) else None
+        if number == 0:
             raise PyverbsRDMAError("a datagram without an address handle: call set_wr_ud", errno.EINVAL)
-        if handle is None or handle is not wr._ah_core:  # the number may be another's now
+        if handle is None:
             raise PyverbsRDMAError("the address handle of the datagram is closed", errno.EINVAL)
         return handle
 
@@ -203,3 +241,104 @@ class SendQueue:
         store32(slot + SQ_LENGTH, 0)
         store64(slot + SQ_COMPARE_ADD, wr._flush_length)
         store32(slot + SQ_SWAP, wr._flush_kind)
+
+    # -- a program in another process posts
+
+    def map(self, mapping: int, slots: int) -> None:
+        """From now on work requests are taken from memory that is shared with a program.
+
+        :param mapping: address of its header (``rings``), or 0: no longer
+        :param slots: address of its slots
+        """
+        self.mapping = mapping
+        self.slots = slots
+        if mapping != 0:
+            store64(mapping + QP_SQ_TAIL, self.ring.tail)
+            self.published = self.ring.head + 1
+            self.publish()
+
+    def publish(self) -> None:
+        """Tells the program what has been retired: it may use the slots again."""
+        if self.published != self.ring.head:
+            self.published = self.ring.head
+            store_release64(self.mapping + QP_SQ_TAKEN, self.ring.tail)
+            store_release64(self.mapping + QP_SQ_HEAD, self.ring.head)
+
+    def waiting(self) -> int:
+        """How many work requests the program has put there that are not taken yet; -1 where it cannot be so many."""
+        ring = self.ring
+        tail = load_acquire64(self.mapping + QP_SQ_TAIL)
+        if tail < ring.tail or tail - ring.head > self.max_wr:
+            return -1
+        return tail - ring.tail
+
+    def skip(self, count: int) -> None:
+        """Drops work requests that wait to be taken. The caller forgets them in its requester."""
+        self.ring.tail += count
+        store_release64(self.mapping + QP_SQ_TAKEN, self.ring.tail)
+
+    def take(self, count: int, max_reads: int) -> None:
+        """Appends work requests that wait, as many as ``waiting`` has found.
+
+        The program may change a slot at any time, so what is checked is the copy. One that is wrong fails when its turn
+        has come, since the program was told already that it is posted.
+
+        :param max_reads: READs and atomics that the queue pair may have outstanding
+        """
+        ring = self.ring
+        while count > 0:
+            slot = ring.slot(ring.tail)
+            source = ring.in_memory(self.slots, ring.tail)
+            copy(slot, source, SQ_SGES)
+            try:
+                self._complete_slot(slot, source + SQ_SGES, max_reads)
+            except PyverbsRDMAError as error:
+                self._refuse_slot(slot, str(error))
+            store32(slot + SQ_STATE, WQE_POSTED)
+            ring.tail += 1
+            count -= 1
+        store_release64(self.mapping + QP_SQ_TAKEN, ring.tail)
+
+    def _complete_slot(self, slot: int, source: int, max_reads: int) -> None:
+        """Checks a slot that was copied up to its elements, or inline data, and copies these."""
+        opcode = load8(slot + SQ_OPCODE)
+        flags = load8(slot + SQ_FLAGS)
+        if opcode > WR_ATOMIC_WRITE or not self.allowed >> opcode & 1:
+            self._refuse_opcode(opcode)
+        if flags & ~_SEND_FLAGS:
+            self._refuse_flags(flags)
+        if flags & SEND_INLINE:
+            length = load32(slot + SQ_LENGTH)
+            self._check_inline(opcode, length)
+            copy(slot + SQ_SGES, source, length)
+            store16(slot + SQ_NUM_SGE, 0)
+        else:
+            length = self._take_elements(slot, source)
+        if length > MAX_MESSAGE_SIZE:
+            self._refuse_length(length)
+        if is_answered(opcode):
+            self._check_answered(opcode, length, max_reads)
+        if self.signal_all:
+            store8(slot + SQ_FLAGS, flags | SEND_SIGNALED)
+        store32(slot + SQ_LENGTH, 0 if opcode == WR_BIND_MW else length)
+        if self.qp_type == QPT_UD:
+            self.handles[self.ring.tail & self.ring.mask] = self._handle_of(load32(slot + SQ_AH))
+
+    def _take_elements(self, slot: int, source: int) -> int:
+        """Copies the scatter/gather list; the bytes that it holds."""
+        count = load16(slot + SQ_NUM_SGE)
+        if count > self.max_sge:
+            raise PyverbsRDMAError(f"{count} scatter/gather elements: max_send_sge={self.max_sge}", errno.EINVAL)
+        copy(slot + SQ_SGES, source, count * SGE_SIZE)
+        return elements_length(slot + SQ_SGES, count)
+
+    def _refuse_slot(self, slot: int, reason: str) -> None:
+        ring = self.ring
+        self.connection.refusals[ring.tail] = reason
+        store32(slot + SQ_RESPONSES, load8(slot + SQ_OPCODE))
+        store8(slot + SQ_OPCODE, SQ_REFUSED)
+        store8(slot + SQ_FLAGS, 0)
+        store16(slot + SQ_NUM_SGE, 0)
+        store32(slot + SQ_LENGTH, 0)
+        if self.qp_type == QPT_UD:
+            self.handles[ring.tail & ring.mask] = None

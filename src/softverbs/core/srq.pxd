@@ -1,11 +1,22 @@
 cimport cython
-from libc.stdint cimport uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
 from softverbs.core.completion cimport CompletionQueue
 from softverbs.core.constants cimport EVENT_SRQ_LIMIT_REACHED
 from softverbs.core.host cimport Host
-from softverbs.core.memory cimport raw_copy as copy, raw_store32 as store32, raw_store64 as store64
+from softverbs.core.memory cimport (
+    raw_copy as copy,
+    raw_load32 as load32,
+    load_acquire64,
+    raw_store32 as store32,
+    raw_store64 as store64,
+    store_release64,
+)
 from softverbs.core.regions cimport ProtectionDomain
 from softverbs.core.rings cimport (
+    QP_RQ_HEAD,
+    QP_RQ_TAIL,
+    QP_RQ_TAKEN,
+    RING_HEADER,
     RQ_LENGTH,
     RQ_NUM_SGE,
     RQ_SGES,
@@ -14,20 +25,34 @@ from softverbs.core.rings cimport (
     SGE_LKEY,
     SGE_SIZE,
     Ring,
+    check_mapping,
 )
 from softverbs.core.wr cimport SGE, RecvWR
 
 @cython.locals(length=uint64_t, element=SGE)
 cdef uint64_t put_elements(uintptr_t at, list elements, uint32_t limit, object name) except? 0
 
+@cython.locals(length=uint64_t)
+cdef uint64_t elements_length(uintptr_t at, uint32_t count) noexcept
+
 cdef class ReceiveQueue:
     cdef readonly uint32_t max_wr
     cdef readonly uint32_t max_sge
     cdef readonly bint shared
     cdef readonly Ring ring
+    cdef readonly uintptr_t mapping
+    cdef uintptr_t slots
+    cdef uint64_t published
     @cython.locals(ring=Ring, slot=uintptr_t, length=uint64_t)
     cdef void put(self, RecvWR wr) except *
     cdef void taken(self) except *
+    cdef void map(self, uintptr_t mapping, uintptr_t slots) noexcept
+    cdef void publish(self) noexcept
+    @cython.locals(ring=Ring, tail=uint64_t)
+    cdef int64_t waiting(self) noexcept
+    cdef void skip(self, uint64_t count) noexcept
+    @cython.locals(ring=Ring, slot=uintptr_t, source=uintptr_t, elements=uint32_t)
+    cdef bint take(self, int64_t count) except -1
 
 cdef class XrcDomain:
     cdef readonly Host port
@@ -46,10 +71,13 @@ cdef class SharedReceiveQueue(ReceiveQueue):
     cdef public int users
     cdef public object user
     cdef readonly bint closed
+    cdef object holder
     cdef readonly uint32_t srq_num
     cdef readonly uint32_t handle
 
     cpdef post_recv(self, RecvWR wr)
     cpdef list rings(self)
+    @cython.locals(waiting=int64_t)
+    cpdef int64_t take_shared(self) except -1
     @cython.locals(old=Ring, ring=Ring, index=uint64_t)
     cdef void _resize(self, uint32_t max_wr) except *

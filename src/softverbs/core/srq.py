@@ -14,9 +14,13 @@ if not cython.compiled:
     from softverbs.core.completion import CompletionQueue
     from softverbs.core.constants import EVENT_SRQ_LIMIT_REACHED
     from softverbs.core.host import Host
-    from softverbs.core.memory import copy, store32, store64
+    from softverbs.core.memory import copy, load32, load_acquire64, store32, store64, store_release64
     from softverbs.core.regions import ProtectionDomain
     from softverbs.core.rings import (
+        QP_RQ_HEAD,
+        QP_RQ_TAIL,
+        QP_RQ_TAKEN,
+        RING_HEADER,
         RQ_LENGTH,
         RQ_NUM_SGE,
         RQ_SGES,
@@ -25,6 +29,7 @@ if not cython.compiled:
         SGE_LKEY,
         SGE_SIZE,
         Ring,
+        check_mapping,
     )
     from softverbs.core.wr import SGE, RecvWR
 
@@ -43,6 +48,16 @@ def put_elements(at: int, elements: list[SGE], limit: int, name: str) -> int:
     return length
 
 
+def elements_length(at: int, count: int) -> int:
+    """The bytes that the scatter/gather list at ``at`` holds, which has ``count`` elements."""
+    length = 0
+    while count > 0:
+        length += load32(at + SGE_LENGTH)
+        at += SGE_SIZE
+        count -= 1
+    return length
+
+
 class ReceiveQueue:
     """Receive work requests that wait for messages, oldest first."""
 
@@ -57,6 +72,10 @@ class ReceiveQueue:
         self.shared = False
         # The smallest queue has one slot: modulo zero has no meaning.
         self.ring = Ring(max(max_wr, 1), RQ_SGES + max_sge * SGE_SIZE)
+        #: The memory that is shared with the program which posts, and its slots there; 0: none.
+        self.mapping = 0
+        self.slots = 0
+        self.published = 0
 
     def put(self, wr: RecvWR) -> None:
         """Appends one work request.
@@ -75,6 +94,59 @@ class ReceiveQueue:
 
     def taken(self) -> None:
         """A message has taken the oldest work request of a shared queue."""
+
+    # -- a program in another process posts: as in the send queue
+
+    def map(self, mapping: int, slots: int) -> None:
+        """From now on work requests are taken from memory that is shared with a program.
+
+        :param mapping: address of its header (``rings``), or 0: no longer
+        :param slots: address of its slots
+        """
+        self.mapping = mapping
+        self.slots = slots
+        if mapping != 0:
+            store64(mapping + QP_RQ_TAIL, self.ring.tail)
+            self.published = self.ring.head + 1
+            self.publish()
+
+    def publish(self) -> None:
+        """Tells the program what messages have used: it may use the slots again."""
+        if self.published != self.ring.head:
+            self.published = self.ring.head
+            store_release64(self.mapping + QP_RQ_TAKEN, self.ring.tail)
+            store_release64(self.mapping + QP_RQ_HEAD, self.ring.head)
+
+    def waiting(self) -> int:
+        """How many work requests the program has put there that are not taken yet; -1 where it cannot be so many."""
+        ring = self.ring
+        tail = load_acquire64(self.mapping + QP_RQ_TAIL)
+        if tail < ring.tail or tail - ring.head > self.max_wr:
+            return -1
+        return tail - ring.tail
+
+    def skip(self, count: int) -> None:
+        """Drops work requests that wait, and everything else that is posted."""
+        self.ring.tail += count
+        self.ring.head = self.ring.tail
+        self.publish()
+
+    def take(self, count: int) -> bool:
+        """Appends work requests that wait, as many as ``waiting`` has found; False where one has too many elements."""
+        ring = self.ring
+        while count > 0:
+            slot = ring.slot(ring.tail)
+            source = ring.in_memory(self.slots, ring.tail)
+            copy(slot, source, RQ_SGES)
+            elements = load32(slot + RQ_NUM_SGE)
+            if elements > self.max_sge:
+                return False
+            copy(slot + RQ_SGES, source + RQ_SGES, elements * SGE_SIZE)
+            store32(slot + RQ_LENGTH, min(elements_length(slot + RQ_SGES, elements), MAX_MESSAGE_SIZE))
+            ring.tail += 1
+            count -= 1
+        store_release64(self.mapping + QP_RQ_TAKEN, ring.tail)
+        return True
 
 
 class XrcDomain:
@@ -147,6 +219,7 @@ class SharedReceiveQueue(ReceiveQueue):
         self.users = 0
         self.user: Any = None
         self.closed = False
+        self.holder: object = None
         self.srq_num = port.enter_srq(self)
         self.handle = self.srq_num
         pd.use(1)
@@ -176,6 +249,43 @@ class SharedReceiveQueue(ReceiveQueue):
         finally:
             self.port.lock.release()
 
+    def mapped_size(self) -> int:
+        """Bytes of the memory that ``share`` wants: header and slots (``rings``)."""
+        return RING_HEADER + self.ring.block.size
+
+    def share(self, address: int, holder: object) -> None:
+        """From now on a program posts through memory that it shares with the device.
+
+        :param address: of ``mapped_size`` bytes of writable memory
+        :param holder: kept alive as long as it is used
+        :raises PyverbsRDMAError: EINVAL where it is not aligned to 64 bytes
+        """
+        check_mapping(address)
+        self.unshare()
+        self.holder = holder
+        self.map(address, address + RING_HEADER)
+        self.port.shared_srqs.append(self)
+
+    def unshare(self) -> None:
+        """The memory that is shared with a program is not touched any more."""
+        if self.mapping:
+            self.map(0, 0)
+            if self in self.port.shared_srqs:
+                self.port.shared_srqs.remove(self)
+            self.holder = None
+
+    def take_shared(self) -> int:
+        """Takes what the program has posted; how many work requests."""
+        waiting = self.waiting()
+        if waiting == 0:
+            return 0
+        if waiting < 0:
+            self.port.offend(self, f"SRQ {self.handle:#x}: the index of its receives is out of range")
+            return 0
+        if not self.take(waiting):
+            self.port.offend(self, f"SRQ {self.handle:#x}: more scatter/gather elements than max_sge, {self.max_sge}")
+        return waiting
+
     def taken(self) -> None:
         """Raises SRQ_LIMIT_REACHED, once, where fewer work requests than the armed limit are left (IBA 10.2.9.2)."""
         if self.limit and self.ring.tail - self.ring.head < self.limit:
@@ -189,6 +299,8 @@ class SharedReceiveQueue(ReceiveQueue):
         :param limit: an event is raised when fewer are left; 0 for none; None: as before
         :raises PyverbsRDMAError: EINVAL where a value is out of range
         """
+        if self.mapping:
+            self.take_shared()
         if max_wr is not None:
             _check_size(max_wr, self.port.options.max_srq_wr)
             if max_wr < self.ring.count():
@@ -205,6 +317,7 @@ class SharedReceiveQueue(ReceiveQueue):
             self.taken()
 
     def _resize(self, max_wr: int) -> None:
+        self.unshare()
         old = self.ring
         ring = Ring(max_wr, old.stride)
         for index in range(old.head, old.tail):
@@ -231,6 +344,7 @@ class SharedReceiveQueue(ReceiveQueue):
         if self.users:
             raise PyverbsRDMAError(f"SRQ {self.handle:#x} is used by {self.users} queue pairs", errno.EBUSY)
         self.closed = True
+        self.unshare()
         self.port.remove_srq(self)
         self.pd.use(-1)
         if self.xrcd is not None:

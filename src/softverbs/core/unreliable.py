@@ -139,7 +139,10 @@ class DatagramRequester(UnreliableRequester):
     def _send(self, slot: int, address: int, egress: Egress, now: int) -> None:
         """Sends one datagram, unless its static rate has it wait: then ``resume_at`` says how long."""
         connection = self.connection
-        handle: AddressHandle = self.handles[self.cursor & self.sq.mask]
+        handle: AddressHandle | None = self.handles[self.cursor & self.sq.mask]
+        if handle is None:
+            self._fail_refused(slot)
+            return
         if handle.pd is not connection.pd:
             self._fail(
                 WC_LOC_QP_OP_ERR,

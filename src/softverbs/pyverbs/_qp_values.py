@@ -25,7 +25,7 @@ _STEPS = {
 }
 
 #: Bit of ibv_modify_qp's mask -> the member of ``struct ibv_qp_attr`` that it stands for.
-_MEMBERS = {
+MEMBERS = {
     e.IBV_QP_STATE: "qp_state",
     e.IBV_QP_CUR_STATE: "cur_qp_state",
     e.IBV_QP_EN_SQD_ASYNC_NOTIFY: "en_sqd_async_notify",
@@ -63,7 +63,7 @@ def to_core(attr: QPAttr, mask: int) -> dict[str, Any]:
     :param attr: the attributes
     :param mask: IBV_QP_* bits
     """
-    values: dict[str, Any] = {name: getattr(attr, name) for bit, name in _MEMBERS.items() if mask & bit}
+    values: dict[str, Any] = {name: getattr(attr, name) for bit, name in MEMBERS.items() if mask & bit}
     if mask & e.IBV_QP_AV:
         values["ah_attr"] = attr._ah._vector()
     return values

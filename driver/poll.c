@@ -1,0 +1,251 @@
+/* Taking completions out of a queue: ibv_poll_cq(3), and one by one (ibv_create_cq_ex(3)).
+ *
+ * The device writes a slot, then the tail; the driver reads slots, then writes the head.
+ */
+#include <sched.h>
+#include <time.h>
+
+#include "driver.h"
+
+#define YIELD_EVERY 4 /* polls of an empty queue */
+#define FIELD(type, slot, offset) (*(const type *)((slot) + (offset)))
+
+static inline uint64_t load_tail(const struct sv_cq *self)
+{
+	return atomic_load_explicit((_Atomic uint64_t *)(self->memory + SV_CQ_TAIL), memory_order_acquire);
+}
+
+static inline void store_head(struct sv_cq *self)
+{
+	atomic_store_explicit((_Atomic uint64_t *)(self->memory + SV_CQ_HEAD), self->head, memory_order_release);
+}
+
+/* How many completions there are. Where the device has overwritten some, the oldest are skipped. */
+static inline uint64_t waiting(struct sv_cq *self)
+{
+	uint64_t count = load_tail(self) - self->head;
+
+	if (self->overwritten && count > (uint64_t)self->cq.cqe && (int64_t)count > 0) {
+		self->head += count - self->cq.cqe;
+		count = self->cq.cqe;
+	}
+	return count;
+}
+
+static inline const uint8_t *oldest(const struct sv_cq *self)
+{
+	return self->slots + (self->head & self->mask) * SV_CQ_SLOT;
+}
+
+static void copy_completion(struct ibv_wc *wc, const uint8_t *slot)
+{
+	wc->wr_id = FIELD(uint64_t, slot, SV_CQ_WR_ID);
+	wc->status = FIELD(uint32_t, slot, SV_CQ_STATUS);
+	wc->opcode = FIELD(uint32_t, slot, SV_CQ_OPCODE);
+	wc->vendor_err = FIELD(uint32_t, slot, SV_CQ_VENDOR_ERR);
+	wc->byte_len = FIELD(uint32_t, slot, SV_CQ_BYTE_LEN);
+	wc->imm_data = FIELD(uint32_t, slot, SV_CQ_IMM);
+	wc->qp_num = FIELD(uint32_t, slot, SV_CQ_QP_NUM);
+	wc->src_qp = FIELD(uint32_t, slot, SV_CQ_SRC_QP);
+	wc->wc_flags = FIELD(uint32_t, slot, SV_CQ_FLAGS);
+	wc->pkey_index = FIELD(uint16_t, slot, SV_CQ_PKEY_INDEX);
+	wc->slid = FIELD(uint16_t, slot, SV_CQ_SLID);
+	wc->sl = FIELD(uint8_t, slot, SV_CQ_SL);
+	wc->dlid_path_bits = FIELD(uint8_t, slot, SV_CQ_DLID_PATH_BITS);
+}
+
+/* Where SOFTVERBS_EXPLAIN=1: the words of a completion with an error, once. */
+static void explain_completion(struct sv_cq *self, const uint8_t *slot, uint64_t index)
+{
+	struct sv_completion_reason_request request = {.handle = self->cq.handle, .index = index};
+	struct sv_completion_reason_response response;
+	uint32_t status = FIELD(uint32_t, slot, SV_CQ_STATUS);
+	const char *wanted = getenv("SOFTVERBS_EXPLAIN");
+	int before = errno;
+
+	if (status == IBV_WC_SUCCESS || status == IBV_WC_WR_FLUSH_ERR || !wanted || !*wanted || !strcmp(wanted, "0"))
+		return;
+	if (!sv_call(self->connection, SV_COMPLETION_REASON, &request, sizeof(request), &response, sizeof(response)))
+		sv_refuse(0, "%s (%d), wr_id=%#llx: %.503s", ibv_wc_status_str(status), (int)status,
+			  (unsigned long long)FIELD(uint64_t, slot, SV_CQ_WR_ID), response.text);
+	errno = before;
+}
+
+/* A program that polls and finds nothing lets others run now and then: where it has no processor of its own, the device
+ * may be waiting for this one. True where the device is gone.
+ */
+static bool is_idle(struct sv_cq *self)
+{
+	unsigned int polls = atomic_fetch_add_explicit(&self->idle_polls, 1, memory_order_relaxed);
+
+	if (polls % YIELD_EVERY == YIELD_EVERY - 1)
+		sched_yield();
+	return sv_is_lost(self->connection) && load_tail(self) == self->head;
+}
+
+/* What a child of fork gets: the head belongs to its parent. */
+static int not_ours(void)
+{
+	return sv_refuse(EIO, "the completion queue belongs to the process that this one was forked from");
+}
+
+int sv_poll_cq(struct ibv_cq *cq, int count, struct ibv_wc *wc)
+{
+	struct sv_cq *self = (struct sv_cq *)cq;
+	uint64_t there;
+	int taken;
+
+	if (__builtin_expect(self->connection->forked, 0)) {
+		not_ours();
+		return -1;
+	}
+	if (load_tail(self) == self->head) {
+		if (is_idle(self)) {
+			errno = EIO;
+			return -1;
+		}
+		return 0;
+	}
+	pthread_mutex_lock(&self->lock);
+	there = waiting(self);
+	for (taken = 0; taken < count && (uint64_t)taken < there; taken++) {
+		const uint8_t *slot = oldest(self);
+
+		copy_completion(wc + taken, slot);
+		if (__builtin_expect(wc[taken].status != IBV_WC_SUCCESS, 0))
+			explain_completion(self, slot, self->head);
+		self->head++;
+	}
+	if (taken)
+		store_head(self);
+	pthread_mutex_unlock(&self->lock);
+	return taken;
+}
+
+int sv_req_notify_cq(struct ibv_cq *cq, int solicited_only)
+{
+	struct sv_cq *self = (struct sv_cq *)cq;
+	struct sv_req_notify_request request = {.handle = cq->handle, .solicited_only = !!solicited_only};
+
+	return sv_call(self->connection, SV_REQ_NOTIFY, &request, sizeof(request), NULL, 0);
+}
+
+/* -- one by one */
+
+static void unlock(struct sv_cq *self)
+{
+	if (self->locks)
+		pthread_mutex_unlock(&self->lock);
+}
+
+/* Makes the oldest completion the current one: 0, or ENOENT where there is none. */
+static int step(struct sv_cq *self)
+{
+	const uint8_t *slot;
+
+	if (!waiting(self))
+		return ENOENT;
+	slot = oldest(self);
+	self->current = slot;
+	self->ex.wr_id = FIELD(uint64_t, slot, SV_CQ_WR_ID);
+	self->ex.status = FIELD(uint32_t, slot, SV_CQ_STATUS);
+	if (self->ex.status != IBV_WC_SUCCESS)
+		explain_completion(self, slot, self->head);
+	return 0;
+}
+
+static int start_poll(struct ibv_cq_ex *cq, struct ibv_poll_cq_attr *attr)
+{
+	struct sv_cq *self = (struct sv_cq *)cq;
+	int error;
+
+	if (attr && attr->comp_mask)
+		return sv_refuse(EINVAL, "ibv_start_poll: comp_mask=%#x is not known", attr->comp_mask);
+	if (self->connection->forked)
+		return not_ours();
+	if (load_tail(self) == self->head)
+		return is_idle(self) ? EIO : ENOENT;
+	if (self->locks)
+		pthread_mutex_lock(&self->lock);
+	error = step(self);
+	if (error)
+		unlock(self);
+	return error;
+}
+
+static int next_poll(struct ibv_cq_ex *cq)
+{
+	struct sv_cq *self = (struct sv_cq *)cq;
+
+	if (self->current) {
+		self->current = NULL;
+		self->head++;
+		store_head(self);
+	}
+	return step(self);
+}
+
+static void end_poll(struct ibv_cq_ex *cq)
+{
+	struct sv_cq *self = (struct sv_cq *)cq;
+
+	if (self->current) {
+		self->current = NULL;
+		self->head++;
+		store_head(self);
+	}
+	unlock(self);
+}
+
+#define READ(result, name, type, offset)                                                                               \
+	static result read_##name(struct ibv_cq_ex *cq)                                                                \
+	{                                                                                                              \
+		return (result)FIELD(type, ((struct sv_cq *)cq)->current, offset);                                     \
+	}
+
+READ(enum ibv_wc_opcode, opcode, uint32_t, SV_CQ_OPCODE)
+READ(uint32_t, vendor_err, uint32_t, SV_CQ_VENDOR_ERR)
+READ(uint32_t, byte_len, uint32_t, SV_CQ_BYTE_LEN)
+READ(__be32, imm_data, uint32_t, SV_CQ_IMM)
+READ(uint32_t, qp_num, uint32_t, SV_CQ_QP_NUM)
+READ(uint32_t, src_qp, uint32_t, SV_CQ_SRC_QP)
+READ(unsigned int, wc_flags, uint32_t, SV_CQ_FLAGS)
+READ(uint32_t, slid, uint16_t, SV_CQ_SLID)
+READ(uint8_t, sl, uint8_t, SV_CQ_SL)
+READ(uint8_t, dlid_path_bits, uint8_t, SV_CQ_DLID_PATH_BITS)
+READ(uint64_t, completion_ts, uint64_t, SV_CQ_TIMESTAMP)
+
+static int64_t nanoseconds(clockid_t clock)
+{
+	struct timespec now;
+
+	clock_gettime(clock, &now);
+	return now.tv_sec * 1000000000LL + now.tv_nsec;
+}
+
+/* Nanoseconds since 1970. */
+static uint64_t read_wallclock(struct ibv_cq_ex *cq)
+{
+	return read_completion_ts(cq) + nanoseconds(CLOCK_REALTIME) - nanoseconds(CLOCK_MONOTONIC);
+}
+
+void sv_fill_polling(struct sv_cq *self)
+{
+	struct ibv_cq_ex *ex = &self->ex;
+
+	ex->start_poll = start_poll;
+	ex->next_poll = next_poll;
+	ex->end_poll = end_poll;
+	ex->read_opcode = read_opcode;
+	ex->read_vendor_err = read_vendor_err;
+	ex->read_byte_len = read_byte_len;
+	ex->read_imm_data = read_imm_data;
+	ex->read_qp_num = read_qp_num;
+	ex->read_src_qp = read_src_qp;
+	ex->read_wc_flags = read_wc_flags;
+	ex->read_slid = read_slid;
+	ex->read_sl = read_sl;
+	ex->read_dlid_path_bits = read_dlid_path_bits;
+	ex->read_completion_ts = read_completion_ts;
+	ex->read_completion_wallclock_ns = read_wallclock;
+}

@@ -1,0 +1,121 @@
+"""``softverbs run``: a program on a device, for as long as it runs."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import signal
+import tempfile
+import threading
+from contextlib import suppress
+
+import click
+
+from softverbs.cli.common import open_device, pcap_option
+from softverbs.server import driver
+from softverbs.server.server import Server
+
+#: What is passed on to the program.
+_FORWARDED = (
+    signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM,
+    signal.SIGWINCH, signal.SIGCONT,
+)  # fmt: skip
+#: What a terminal sends to the program by itself.
+_FROM_TERMINAL = (signal.SIGINT, signal.SIGQUIT, signal.SIGWINCH, signal.SIGHUP, signal.SIGCONT)
+#: What Python ignores, and a program expects to be as usual.
+_USUAL = (signal.SIGPIPE, signal.SIGXFSZ)
+_SI_USER, _SI_QUEUE, _SI_TKILL = 0, -1, -6  # siginfo codes of signals that a process has sent
+NOT_FOUND, NOT_EXECUTABLE = 127, 126  # as a shell has it
+
+
+def address_option(function: click.decorators.FC) -> click.decorators.FC:
+    """``-a``: the device's addresses."""
+    text = (
+        "IP addresses of the device, separated by commas; by default SOFTVERBS_ADDRESS, or a free one of 127.0.0.0/8."
+    )
+    return click.option("-a", "--address", help=text)(function)
+
+
+@click.command("run", context_settings={"help_option_names": ["-h", "--help"], "allow_interspersed_args": False})
+@address_option
+@pcap_option
+@click.argument("program")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def command(address: str | None, pcap: str | None, program: str, arguments: tuple[str, ...]) -> None:
+    """Run a program that uses libibverbs on a device of its own: ibv_devinfo, perftest, MPI, anything.
+
+    What the program starts shares the device, which ends with the program. The exit code is the program's, or 128 and
+    the number of the signal that killed it. Signals are passed on. softverbs run bash gives a shell.
+    """
+    libraries = driver.folder()
+    if address is not None:
+        os.environ["SOFTVERBS_ADDRESS"] = address
+    home = tempfile.mkdtemp(prefix="softverbs-")
+    try:
+        with open_device(pcap=pcap, thread=False) as device:
+            path = os.path.join(home, "socket")
+            server = Server(device, path)
+            code = _run(server, [program, *arguments], driver.environment(os.environ, path, libraries))
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+    raise click.exceptions.Exit(code)
+
+
+def more_descriptors() -> None:
+    """Lets this process have as many descriptors as it may: a device has a few for each program."""
+    with suppress(ValueError, OSError):
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def _run(server: Server, words: list[str], environment: dict[str, str]) -> int:
+    """Starts the program, serves until it has ended, and gives its exit code."""
+    waited = (*_FORWARDED, signal.SIGCHLD)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, waited)
+    try:
+        try:
+            # Not os.execvpe in a child of fork: nothing of Python runs between.
+            child = os.posix_spawnp(words[0], words, environment, setsigmask=before, setsigdef=_USUAL)
+        except FileNotFoundError:
+            click.echo(f"softverbs run: {words[0]}: not found", err=True)
+            return NOT_FOUND
+        except OSError as error:
+            click.echo(f"softverbs run: {words[0]}: {error.strerror}", err=True)
+            return NOT_EXECUTABLE
+        more_descriptors()  # not before, since the program would inherit it
+        codes: list[int] = []
+        watcher = threading.Thread(target=_watch, args=(child, waited, server, codes), name="signals", daemon=True)
+        watcher.start()
+        server.run()
+        watcher.join()
+        return codes[0]
+    finally:
+        server.close()
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _watch(child: int, waited: tuple[signal.Signals, ...], server: Server, codes: list[int]) -> None:
+    """Passes signals on until the program has ended; then ends the server."""
+    while True:
+        info = signal.sigwaitinfo(waited)
+        number = info.si_signo
+        if number == signal.SIGCHLD:
+            ended, status = os.waitpid(child, os.WNOHANG)
+            if ended:
+                codes.append(exit_code(status))
+                server.stop()
+                return
+        elif info.si_code in (_SI_USER, _SI_QUEUE, _SI_TKILL) or number not in _FROM_TERMINAL:
+            with suppress(ProcessLookupError):
+                os.kill(child, number)
+
+
+def exit_code(status: int) -> int:
+    """The code that says how a process has ended, as a shell has it.
+
+    :param status: as ``os.waitpid`` gives it
+    """
+    if os.WIFSIGNALED(status):
+        return 128 + os.WTERMSIG(status)
+    return os.WEXITSTATUS(status)

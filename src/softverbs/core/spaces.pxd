@@ -1,0 +1,43 @@
+cimport cython
+from libc.stdint cimport uint64_t, uintptr_t
+from softverbs.core.memory cimport (
+    Block,
+    copy_process,
+    fetch_add64,
+    raw_load64 as load64,
+    raw_store64 as store64,
+    view,
+)
+
+cdef uint64_t FAR
+cdef int _SHIFT
+cdef uint64_t _ADDRESS
+cdef int _INDEX
+cdef int _MOST
+cdef int _WORD
+cdef list _pids
+cdef list _free
+cdef tuple _failure
+cdef Block _cell
+
+# What other modules cimport under the name of the function.
+cdef extern from *:
+    """
+    #include <stdint.h>
+    static inline int raw_is_far(uintptr_t address) { return (int)(address >> 63); }
+    """
+    bint raw_is_far(uintptr_t) noexcept nogil
+
+cpdef int enter(int pid) except -1
+cpdef leave(int space)
+cpdef uintptr_t far(uint64_t space, uint64_t address) except? 0
+cpdef bint is_far(uintptr_t address) noexcept
+cpdef bint fetch(uintptr_t destination, uintptr_t source, size_t length) except -1
+cpdef bint place(uintptr_t destination, uintptr_t source, size_t length) except -1
+@cython.locals(space=uint64_t, pid=int, error=int)
+cdef bint _move(uintptr_t there, uintptr_t here, size_t length, bint writes) except -1
+cpdef bint fetch_add(uintptr_t address, uint64_t value) except -1
+cpdef bint compare_swap(uintptr_t address, uint64_t compare, uint64_t swap) except -1
+cpdef uint64_t before() noexcept
+cpdef bint place_word(uintptr_t address, uint64_t value) except -1
+cpdef str explain()

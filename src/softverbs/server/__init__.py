@@ -1,0 +1,1 @@
+"""The device for programs of other processes: a server whose clients are drivers in those programs."""

@@ -1,0 +1,103 @@
+"""Commands about the device and the connection itself."""
+
+import errno
+import os
+import socket
+from contextlib import ExitStack
+from typing import Any
+
+from softverbs.core import spaces
+from softverbs.core.errors import PyverbsRDMAError
+from softverbs.core.limits import DEFAULT_PKEY, MAX_PKEYS
+from softverbs.pyverbs import _device_query as query
+from softverbs.server import abi
+from softverbs.server._layout import CONTROL, PURPOSES
+from softverbs.server._memory import SharedMemory
+from softverbs.server._registry import handles
+from softverbs.server.session import Session
+
+Values = dict[str, Any]
+ROCE_V2 = 2  # enum ibv_gid_type
+
+
+@handles("HELLO")
+def hello(session: Session, request: Values) -> Values:
+    """Begins the session: the space of its process, the control page, the doorbell, the socket of events."""
+    if request["abi"] != abi.VERSION:
+        raise PyverbsRDMAError(
+            f"the driver speaks version {request['abi']} of the protocol, the device {abi.VERSION}", errno.EPROTO
+        )
+    if request["purpose"] not in PURPOSES.values():
+        raise PyverbsRDMAError(f"purpose={request['purpose']} is not known", errno.EINVAL)
+    if request["purpose"] == PURPOSES["PURPOSE_CONTEXT"]:
+        _begin(session)
+    session.greeted = True
+    device = session.device
+    return {
+        "guid": device.guid,
+        "abi": abi.VERSION,
+        "pid": os.getpid(),
+        "num_comp_vectors": session.port.num_comp_vectors,
+        "name": device.name.encode()[:63],
+        "fw_ver": query.device_attr(device).fw_version.encode()[:63],
+    }
+
+
+def _begin(session: Session) -> None:
+    if session.pid <= 0:
+        raise PyverbsRDMAError("the program is in another pid namespace: its memory cannot be reached", errno.EPERM)
+    with ExitStack() as undo:
+        control = SharedMemory(CONTROL["CONTROL_SIZE"])
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        undo.callback(ours.close)
+        undo.callback(theirs.close)
+        doorbell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        undo.callback(os.close, doorbell)
+        passed = os.dup(doorbell)
+        undo.callback(os.close, passed)
+        session.space = spaces.enter(session.pid)
+        undo.pop_all()
+    ours.setblocking(False)
+    session.events, session.control, session.doorbell = ours, control, doorbell
+    session.pass_on(control)
+    session.passing += [passed, theirs.detach()]
+    session.server.watch_doorbell(session)
+    session.say_awake(1)
+
+
+@handles("QUERY_DEVICE")
+def query_device(session: Session, request: Values) -> Values:
+    """ibv_query_device_ex(3)."""
+    full = query.device_attr_ex(session.device)
+    plain = full.orig_attr
+    values: Values = {}
+    for member in abi.COMMANDS["QUERY_DEVICE"].response.members:
+        for source in (plain, full, full.cq_mod_caps, full.odp_caps):
+            if hasattr(source, member.name):
+                values[member.name] = getattr(source, member.name)
+                break
+    values["odp_general_caps"] = full.odp_caps.general_caps
+    values["fw_ver"] = plain.fw_version.encode()[:63]
+    return values
+
+
+@handles("QUERY_PORT")
+def query_port(session: Session, request: Values) -> Values:
+    """ibv_query_port(3)."""
+    query.check_port(request["port_num"])
+    attr = query.port_attr(session.device)
+    return {member.name: getattr(attr, member.name) for member in abi.COMMANDS["QUERY_PORT"].response.members}
+
+
+@handles("QUERY_GID")
+def query_gid(session: Session, request: Values) -> Values:
+    """ibv_query_gid_ex(3)."""
+    return {"gid": query.used_gid_at(session.device, request["port_num"], request["index"]), "type": ROCE_V2}
+
+
+@handles("QUERY_PKEY")
+def query_pkey(session: Session, request: Values) -> Values:
+    """ibv_query_pkey(3)."""
+    query.check_port(request["port_num"])
+    query.check_index(request["index"], MAX_PKEYS, "P_Key")
+    return {"pkey": DEFAULT_PKEY}

@@ -1,0 +1,97 @@
+"""Memory that the device shares with one program, and what a program has mapped."""
+
+import ctypes
+import errno
+import fcntl
+import os
+from collections.abc import Callable
+
+from softverbs.core.errors import PyverbsRDMAError
+from softverbs.core.memory import store32
+
+PAGE = 4096
+_ADD_SEALS = 1033  # F_ADD_SEALS; the fcntl module of older Pythons does not have these
+_SEALS = 0x1 | 0x2 | 0x4  # F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_GROW
+_PROT_READ_WRITE = 0x3
+_MAP_SHARED = 0x1
+_FAILED = ctypes.c_void_p(-1).value
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+
+
+class SharedMemory:
+    """Zeroed memory that another process maps too. It is unmapped when nobody refers to this object any more.
+
+    The program could make it shorter, and the device would die of SIGBUS: seals forbid that. The descriptor is closed
+    once it has been passed on, so that the device holds none for each queue. (``mmap.mmap`` would keep one.)
+    """
+
+    def __init__(self, size: int) -> None:
+        """
+        :param size: bytes; whole pages are made of it
+        :raises OSError: ENOMEM, EMFILE
+        """
+        self.size = size + -size % PAGE
+        self.address = 0
+        self.descriptor = os.memfd_create("softverbs", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.ftruncate(self.descriptor, self.size)
+            fcntl.fcntl(self.descriptor, _ADD_SEALS, _SEALS)
+            address = _libc.mmap(None, self.size, _PROT_READ_WRITE, _MAP_SHARED, self.descriptor, 0)
+            if address == _FAILED:
+                code = ctypes.get_errno()
+                raise OSError(code, f"{self.size} bytes cannot be mapped: {os.strerror(code)}")
+        except BaseException:
+            self.close_descriptor()
+            raise
+        self.address = int(address)
+
+    def close_descriptor(self) -> None:
+        """Closes the descriptor; the memory stays mapped."""
+        descriptor, self.descriptor = self.descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def store32(self, offset: int, value: int) -> None:
+        """Writes 32 bits at ``offset``."""
+        store32(self.address + offset, value)
+
+    def __del__(self, munmap: Callable[[int, int], int] = _libc.munmap) -> None:
+        if getattr(self, "descriptor", -1) >= 0:
+            self.close_descriptor()
+        if getattr(self, "address", 0):
+            munmap(self.address, self.size)
+
+
+def check_mapped(pid: int, address: int, length: int, writing: bool) -> None:
+    """EFAULT where a process has not mapped a range, as a kernel finds when it pins the pages (ibv_reg_mr(3)).
+
+    A courtesy: whatever the process unmaps later, each access of the device fails by itself.
+
+    :param pid: of the process
+    :param address: first byte
+    :param length: bytes, at least 1
+    :param writing: whether it must be writable
+    """
+    end = address + length
+    reached = address
+    with open(f"/proc/{pid}/maps", encoding="ascii", errors="replace") as rows:
+        for row in rows:
+            span, rights, _ = row.split(" ", 2)
+            low, high = (int(part, 16) for part in span.split("-"))
+            if high <= reached:
+                continue
+            if low > reached:
+                break
+            if rights[0] != "r" or (writing and rights[1] != "w"):
+                wanted = "written" if writing else "read"
+                raise PyverbsRDMAError(f"the memory at {reached:#x} cannot be {wanted}: it is {rights}", errno.EFAULT)
+            reached = high
+            if reached >= end:
+                return
+    raise PyverbsRDMAError(
+        f"{length} bytes at {address:#x}: from {reached:#x} on process {pid} has nothing mapped", errno.EFAULT
+    )

@@ -1,0 +1,340 @@
+"""The server: takes connections, carries out commands, and keeps the device going.
+
+One thread does everything. While there is work it looks at the queues of all programs, at the link and at the sockets
+in turn. Some time after the last work it sleeps: first it says so in every program's control page, then it looks once
+more, then it waits for the link, for a command, or for the doorbell of a program that has posted something meanwhile.
+"""
+
+import errno
+import logging
+import os
+import select
+import socket
+import struct
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from softverbs.core.memory import Block, fetch_add64
+from softverbs.device import Device
+from softverbs.server import _device_commands, _memory_commands, _qp_commands, _queue_commands
+from softverbs.server._domains import Domains, Target
+from softverbs.server._registry import HANDLERS
+from softverbs.server.abi import BY_NUMBER
+from softverbs.server.session import Entry, Session
+
+logger = logging.getLogger("softverbs.server")
+
+_MODULES = (_device_commands, _memory_commands, _qp_commands, _queue_commands)
+assert BY_NUMBER.keys() == HANDLERS.keys(), "every command has a handler"
+
+#: How long after the last work the device still looks by itself, ns.
+SPIN_NS = 100_000
+#: Whoever yields and comes back after this time, ns, competes with others for a processor. Then a sleep is better than
+#: looking: the scheduler lets those run first that were asleep.
+CROWDED_NS = 15_000
+#: How often the sockets are looked at while there is other work, turns.
+SOCKET_TURNS = 16
+#: Commands of one program in a row.
+BURST = 16
+#: Connections that are taken in a row.
+ACCEPTS = 16
+#: A defect of the device that shows while it works for one program should not end the others; without end, it does.
+MOST_ERRORS = 100
+#: Longest sleep, ms: should a doorbell ever be lost, it is heard then.
+LONGEST_SLEEP_MS = 100
+_CREDENTIALS = struct.Struct("3i")
+
+
+class Server:
+    """A device for the programs that connect to a socket."""
+
+    def __init__(self, device: Device, path: str, mode: int = 0o600) -> None:
+        """
+        :param device: made with ``thread=False``
+        :param path: of the socket, which must not exist
+        :param mode: its permissions: who may connect
+        :raises OSError: the socket cannot be made
+        """
+        self.device = device
+        self.port = device.port
+        self.path = path
+        self.domains = Domains()
+        self.sessions: list[Session] = []
+        self._count = 0
+        self._ends = False
+        self._guard = threading.RLock()
+        #: Asynchronous events that were raised, and channels that have events.
+        self._raised: deque[tuple[int, Any]] = deque()
+        self._channels: dict[Entry, None] = {}
+        self._fence = Block(8)
+        self._sockets = select.epoll()
+        self._doorbells = select.epoll()
+        #: What to do when a descriptor is readable.
+        self._calls: dict[int, Callable[[], object]] = {}
+        self._listener = _listen(path, mode)
+        self._spare = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+        self._errors = 0
+        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._watch(self._listener.fileno(), self._accept)
+        self._watch(self._bell, self._rung)
+        self._sleep = select.poll()
+        for descriptor in (self._sockets.fileno(), self._doorbells.fileno(), *device.link.filenos()):
+            self._sleep.register(descriptor, select.POLLIN)
+        self.port.on_event = self._note_event
+
+    # -- the loop
+
+    def run(self) -> None:
+        """Serves until ``stop``, then closes everything but the device."""
+        try:
+            self._serve()
+        finally:
+            self.close()
+
+    def stop(self) -> None:
+        """Ends ``run``, from any thread or signal handler."""
+        with self._guard:  # reentrant, for signal handlers
+            self._ends = True
+            if self._bell >= 0:
+                os.eventfd_write(self._bell, 1)
+
+    def _serve(self) -> None:
+        last = self.device.clock()
+        turn = 0
+        while not self._ends:
+            work = self.turn()
+            turn += 1
+            if not work or turn % SOCKET_TURNS == 0:
+                work += self.commands()
+            now = self.device.clock()
+            if work:
+                last = now
+                continue
+            if now - last < SPIN_NS:
+                os.sched_yield()
+                if self.device.clock() - now < CROWDED_NS:
+                    continue
+            self._nap()
+            last = self.device.clock() - SPIN_NS // 2
+
+    def turn(self) -> int:
+        """Takes what was posted, makes progress, shows what came of it; how much was done."""
+        device, port = self.device, self.port
+        with device.lock:
+            if port.failure is not None:
+                port.take_shared()
+                port.publish_shared()
+                self._deliver()
+                return 0
+            try:
+                work = port.take_shared()
+                # The device's own way is longer; it is for what contexts of this process have left to do.
+                work += device.progress() if device.deferred or device.chores else port.progress(device.clock())
+                port.publish_shared()
+            except Exception:
+                self._errors += 1
+                if self._errors > MOST_ERRORS:
+                    raise
+                logger.exception("unexpected")
+                work = 0
+            if port.offenders:
+                self._punish()
+            if self._raised or self._channels:
+                self._deliver()
+            return int(work)
+
+    def commands(self) -> int:
+        """Carries out what has come by the sockets; how much it was."""
+        ready = self._sockets.poll(0)
+        if ready:
+            with self.device.lock:
+                # All looked up first: a descriptor that one call closes may be another's before its turn comes.
+                for call in [self._calls.get(descriptor) for descriptor, _ in ready]:
+                    if call is not None:
+                        call()
+                self.port.publish_shared()
+                self._deliver()
+        for session in self.sessions:
+            if session.backlog:
+                session.retry_records()
+        return len(ready)
+
+    def _nap(self) -> None:
+        """Sleeps until there is something to do."""
+        self._say_awake(0)
+        # A full barrier: the queues are looked at after the word is out. Whoever posts does it the other way round.
+        fetch_add64(self._fence.address, 1)
+        if not self.turn():
+            with self.device.lock:
+                due = self.device.deadline()
+                refused = self.port.refused
+            wait = LONGEST_SLEEP_MS
+            if due:
+                wait = min(wait, max(due - self.device.clock(), 0) // 1_000_000)
+            if refused or any(session.backlog for session in self.sessions):
+                wait = min(wait, 1)
+            if wait:
+                self._sleep.poll(wait)
+            else:
+                time.sleep(0)
+        self._say_awake(1)
+        self._doorbells.poll(0)
+
+    def _say_awake(self, awake: int) -> None:
+        for session in self.sessions:
+            session.say_awake(awake)
+
+    # -- connections
+
+    def _watch(self, descriptor: int, call: Callable[[], object]) -> None:
+        self._calls[descriptor] = call
+        self._sockets.register(descriptor, select.EPOLLIN)
+
+    def _unwatch(self, descriptor: int) -> None:
+        if self._calls.pop(descriptor, None) is not None:
+            self._sockets.unregister(descriptor)
+
+    def _rung(self) -> None:
+        try:
+            os.eventfd_read(self._bell)
+        except BlockingIOError:
+            pass
+
+    def _accept(self) -> None:
+        for _ in range(ACCEPTS):
+            try:
+                connection, _ = self._listener.accept()
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
+                logger.warning("a connection cannot be taken: %s", error.strerror)
+                if error.errno == errno.EMFILE:
+                    self._turn_away()
+                return
+            self._begin(connection)
+
+    def _turn_away(self) -> None:
+        """Closes the connection that waits, with the descriptor that was kept for this."""
+        os.close(self._spare)
+        try:
+            self._listener.accept()[0].close()
+        except OSError:
+            pass  # it has gone by itself
+        finally:
+            self._spare = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+
+    def _begin(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        pid = _CREDENTIALS.unpack(credentials)[0]
+        self._count += 1
+        session = Session(self, connection, pid, self._count)
+        self.sessions.append(session)
+        self._watch(connection.fileno(), lambda: self._receive(session))
+        try:
+            session.process = os.pidfd_open(pid) if pid > 0 else -1
+        except OSError:
+            session.end("its process is gone already")
+            return
+        if session.process >= 0:
+            # The socket alone does not tell: a child of the process may have it still.
+            self._watch(session.process, lambda: session.end("its process has ended"))
+
+    def _receive(self, session: Session) -> None:
+        try:
+            for _ in range(BURST):
+                if session.ended or not session.receive():
+                    return
+        except Exception:
+            logger.exception("unexpected")
+            session.end("ended, since the device has a defect")
+
+    def watch_doorbell(self, session: Session) -> None:
+        """Wakes the device when a program rings its doorbell."""
+        # Each ring is told once, and nobody reads the counter: the program could make a read of it block.
+        self._doorbells.register(session.doorbell, select.EPOLLIN | select.EPOLLET)
+
+    def leave(self, session: Session) -> None:
+        """A session is about to close its descriptors."""
+        self.sessions.remove(session)
+        self._unwatch(session.connection.fileno())
+        if session.process >= 0:
+            self._unwatch(session.process)
+        if session.doorbell >= 0:
+            self._doorbells.unregister(session.doorbell)
+
+    # -- events
+
+    def note_channel(self, entry: Entry) -> None:
+        """A completion channel has events. They are sent once their completions can be seen."""
+        self._channels[entry] = None
+
+    def _note_event(self, event: int, element: object) -> None:
+        self._raised.append((event, element))
+
+    def _deliver(self) -> None:
+        """Sends the events that were noted."""
+        while self._raised:
+            event, element = self._raised.popleft()
+            if element is self.port:
+                for session in list(self.sessions):
+                    session.report(event, None)
+                continue
+            owner = getattr(element, "user", None)
+            entries = owner.entries if isinstance(owner, Target) else [owner]
+            for entry in list(entries):
+                if entry is not None and not entry.closed:
+                    entry.session.report(event, entry)
+        channels, self._channels = self._channels, {}
+        for entry in channels:
+            _queue_commands.deliver_channel(entry)
+
+    def _punish(self) -> None:
+        """Ends the sessions whose queues say what cannot be."""
+        offenders = list(self.port.offenders)
+        self.port.offenders.clear()
+        for core, reason in offenders:
+            core.context_id.end(f"ended, since {reason}")
+
+    # -- the end
+
+    def close(self) -> None:
+        """Ends every session and removes the socket."""
+        with self.device.lock:
+            if self._bell < 0:
+                return
+            for session in list(self.sessions):
+                session.end("the device is closed")
+            self.port.on_event = None
+            self._listener.close()
+            self._sockets.close()
+            self._doorbells.close()
+            with self._guard:
+                bell, self._bell = self._bell, -1
+                os.close(bell)
+            os.close(self._spare)
+        try:
+            os.unlink(self.path)
+        except FileNotFoundError:
+            pass
+
+
+def _listen(path: str, mode: int) -> socket.socket:
+    """A socket at a path, which nobody can connect to before it has its permissions."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        mask = os.umask(0o177)
+        try:
+            listener.bind(path)
+        finally:
+            os.umask(mask)
+        os.chmod(path, mode)
+        listener.setblocking(False)
+        listener.listen(128)
+    except BaseException:
+        listener.close()
+        raise
+    return listener

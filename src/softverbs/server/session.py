@@ -1,0 +1,392 @@
+"""One connection: the program at its other end, and everything that it has made.
+
+Nothing a program sends is believed: sizes, numbers and handles are checked here, the rest by the core. A session's
+handles find its own objects only.
+"""
+
+import errno
+import logging
+import os
+import socket
+from array import array
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from softverbs.core import spaces
+from softverbs.core.errors import PyverbsError, PyverbsRDMAError
+from softverbs.server import abi
+from softverbs.server._layout import CONTROL, RING_HEADER
+from softverbs.server._memory import SharedMemory
+from softverbs.server._registry import HANDLERS
+
+if TYPE_CHECKING:
+    from softverbs.server._domains import OpenDomain
+    from softverbs.server.server import Server
+
+logger = logging.getLogger("softverbs.server")
+
+#: Most bytes of shared memory that one connection gets.
+MOST_MEMORY = 2**32
+#: Most event records that wait for a program that does not read them.
+MOST_RECORDS = 16384
+#: The order in which the objects of a program that is gone are closed: users before what they use.
+CLOSING_ORDER = ("QP", "AH", "counter", "window", "region", "device memory", "SRQ", "CQ", "channel", "XRCD", "PD")
+#: What a program may still do once the device was removed: tidy up, and ask why.
+_LATE = (
+    "DEALLOC_PD", "DEREG_MR", "FREE_DM", "DEALLOC_MW", "DESTROY_CHANNEL", "DESTROY_CQ", "ACK_EVENTS",
+    "COMPLETION_REASON", "DESTROY_QP", "DESTROY_AH", "DESTROY_SRQ", "CLOSE_XRCD", "DETACH_MCAST", "DESTROY_COMP_CNTR",
+)  # fmt: skip
+_ALLOWED_LATE = {abi.COMMANDS[name].number for name in _LATE}
+_HELLO = abi.COMMANDS["HELLO"].number
+#: What a connection may do that has no rings and no memory: space 0 is the device's own.
+_ASKING = ("HELLO", "QUERY_DEVICE", "QUERY_PORT", "QUERY_GID", "QUERY_PKEY", "QUERY_COMP_CNTR_CAPS")
+_ALLOWED_ASKING = {abi.COMMANDS[name].number for name in _ASKING}
+
+
+@dataclass(eq=False)
+class Entry:
+    """One object of a session."""
+
+    session: "Session"
+    kind: str
+    handle: int
+    core: Any
+    #: What its queue lies in.
+    memory: SharedMemory | None = None
+    #: Our end of a completion channel.
+    end: socket.socket | None = None
+    #: The XRC domain that it was made with.
+    domain: "OpenDomain | None" = None
+    #: Asynchronous events of it that were sent.
+    reported: int = 0
+    closed: bool = field(default=False)
+
+
+class Session:
+    """A connection and its objects. Every method needs the device's lock."""
+
+    def __init__(self, server: "Server", connection: socket.socket, pid: int, number: int) -> None:
+        """
+        :param server: whose device it is
+        :param connection: the socket, which the session owns from now on
+        :param pid: of the process that connected
+        :param number: for the log
+        """
+        self.server = server
+        self.device = server.device
+        self.port = server.device.port
+        self.connection = connection
+        self.pid = pid
+        self.number = number
+        self.greeted = False
+        self.ended = ""
+        self.space = 0
+        self.entries: dict[int, Entry] = {}
+        self.last_handle = 0
+        self.memory_used = 0
+        self.control: SharedMemory | None = None
+        self.doorbell = -1
+        self.process = -1
+        self.events: socket.socket | None = None
+        #: Descriptors that came with the request, and those that go with the response.
+        self.received: list[int] = []
+        self.passing: list[int] = []
+        #: Event records that the program has no room for yet.
+        self.backlog: deque[tuple[socket.socket, bytes]] = deque()
+
+    # -- objects
+
+    def add(self, kind: str, core: Any, memory: SharedMemory | None = None) -> Entry:
+        """Gives an object a handle, which is never used again, and notes whose it is.
+
+        :param kind: one of CLOSING_ORDER
+        """
+        self.last_handle += 1
+        entry = Entry(self, kind, self.last_handle, core, memory)
+        self.entries[entry.handle] = entry
+        return entry
+
+    def find(self, kind: str, handle: int) -> Entry:
+        """The object of that kind and handle; EINVAL where there is none."""
+        entry = self.entries.get(handle)
+        if entry is None or entry.kind != kind:
+            raise PyverbsRDMAError(f"there is no {kind} with the handle {handle}", errno.EINVAL)
+        return entry
+
+    def core(self, kind: str, handle: int) -> Any:
+        """The core's object of that kind and handle."""
+        return self.find(kind, handle).core
+
+    def optional(self, kind: str, handle: int) -> Any:
+        """The same; None for the handle 0."""
+        return self.find(kind, handle).core if handle else None
+
+    def close(self, entry: Entry) -> None:
+        """Closes an object and forgets it. Where the core refuses, nothing has changed."""
+        entry.core.close()
+        self.forget(entry)
+
+    def forget(self, entry: Entry) -> None:
+        """Takes an object that is closed out of the table."""
+        entry.closed = True
+        del self.entries[entry.handle]
+        if entry.memory is not None:
+            self.memory_used -= entry.memory.size
+            entry.memory = None
+        if entry.domain is not None:
+            entry.domain.children -= 1
+            entry.domain = None
+        if entry.end is not None:
+            entry.end.close()
+
+    def bind(self, entry: Entry, domain: "OpenDomain") -> None:
+        """An object uses an XRC domain that the session has opened, which cannot be closed before it."""
+        entry.domain = domain
+        domain.children += 1
+
+    def check_room(self, size: int) -> None:
+        """Refuses more shared memory than a connection gets, with ENOMEM."""
+        if self.memory_used + size > MOST_MEMORY:
+            raise PyverbsRDMAError(
+                f"{size} bytes: this program's queues have {self.memory_used} bytes already, of at most {MOST_MEMORY}",
+                errno.ENOMEM,
+            )
+
+    def check_resize(self, slots: int, stride: int) -> None:
+        """The same for a queue that is to have so many slots, which may become twice as many."""
+        self.check_room(RING_HEADER + (stride << min(slots, 2**32).bit_length()))
+
+    def allocate(self, size: int) -> SharedMemory:
+        """Memory for a queue, whose descriptor goes with the response.
+
+        :raises PyverbsRDMAError: ENOMEM past what a connection gets
+        """
+        self.check_room(size)
+        memory = SharedMemory(size)
+        self.memory_used += memory.size
+        self.pass_on(memory)
+        return memory
+
+    def share(self, core: Any) -> SharedMemory:
+        """Puts the queues of an object into memory that the program maps too.
+
+        :param core: a CQ, QP or SRQ
+        """
+        memory = self.allocate(core.mapped_size())
+        try:
+            core.share(memory.address, memory)
+        except BaseException:
+            self.memory_used -= memory.size
+            raise
+        return memory
+
+    def share_new(self, core: Any) -> SharedMemory:
+        """The same for an object that was just made: where it fails, the object is closed."""
+        try:
+            return self.share(core)
+        except BaseException:
+            core.close()
+            raise
+
+    def share_again(self, entry: Entry) -> SharedMemory:
+        """The same for an object whose queue has another size now: where it fails, the session ends."""
+        try:
+            memory = self.share(entry.core)
+        except BaseException as error:
+            self.end(f"no memory for its {entry.kind} after it was resized: {error}")
+            raise
+        if entry.memory is not None:
+            self.memory_used -= entry.memory.size
+        entry.memory = memory
+        return memory
+
+    def settle(self) -> None:
+        """Does what was posted before a command, as far as it can be done now."""
+        self.port.take_shared()
+        self.device.progress()
+
+    def pass_on(self, memory: SharedMemory) -> None:
+        """Lets the descriptor of shared memory go with the response; ours is closed then."""
+        self.passing.append(memory.descriptor)
+        memory.descriptor = -1
+
+    # -- commands
+
+    def receive(self) -> bool:
+        """Carries out one command if one is there; whether it was. The connection may have ended by it."""
+        space = socket.CMSG_SPACE(4 * 4)
+        try:
+            data, ancillary, flags, _ = self.connection.recvmsg(abi.MESSAGE_SIZE, space, socket.MSG_CMSG_CLOEXEC)
+        except (BlockingIOError, InterruptedError):
+            return False
+        except OSError as error:
+            self.end(f"its socket: {error.strerror}")
+            return True
+        self.received = _descriptors(ancillary)
+        try:
+            if not data:
+                self.end("it has closed its socket")
+            else:
+                self._answer(bytes(data), bool(flags & socket.MSG_TRUNC))
+        finally:
+            for descriptor in self.received:
+                os.close(descriptor)
+            self.received = []
+        return True
+
+    def _answer(self, data: bytes, truncated: bool) -> None:
+        if len(data) < abi.REQUEST.size:
+            self.end(f"a message of {len(data)} bytes is no request")
+            return
+        try:
+            response = self._perform(data, truncated)
+            self.port.publish_shared()
+            self._send(response)
+        finally:
+            for descriptor in self.passing:
+                os.close(descriptor)
+            self.passing = []
+
+    def _perform(self, data: bytes, truncated: bool) -> bytes:
+        """Carries out a request; the response."""
+        size, number, sequence = abi.REQUEST_HEAD.unpack_from(data)
+        try:
+            command = abi.BY_NUMBER.get(number)
+            if command is None:
+                raise PyverbsRDMAError(f"there is no command {number}", errno.EOPNOTSUPP)
+            wanted = abi.REQUEST.size + command.request.size
+            if truncated or len(data) != wanted or size != wanted:
+                raise PyverbsRDMAError(
+                    f"{command.name}: {len(data)} bytes that say they are {size}; {wanted} are expected",
+                    errno.EINVAL,
+                )
+            self._check_allowed(command)
+            values = HANDLERS[number](self, command.request.unpack(data, abi.REQUEST.size))
+            return abi.pack_response(command, sequence, values or {})
+        except Exception as error:
+            code, reason = _explain(error)
+            for descriptor in self.passing:
+                os.close(descriptor)
+            self.passing = []
+            logger.debug("client %d: %s: %s", self.number, number, reason)
+            return abi.pack_refusal(sequence, code, reason)
+
+    def _check_allowed(self, command: abi.Command) -> None:
+        if self.greeted == (command.number == _HELLO):
+            raise PyverbsRDMAError("HELLO is the first command, once", errno.EINVAL)
+        if not self.space and command.number not in _ALLOWED_ASKING:
+            raise PyverbsRDMAError(f"{command.name}: this connection is only for listing the device", errno.EPERM)
+        if command.number not in _ALLOWED_LATE:
+            self.device.check()
+
+    def _send(self, response: bytes) -> None:
+        try:
+            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", self.passing))] if self.passing else []
+            self.connection.sendmsg([response], rights)
+        except BlockingIOError:
+            self.end("it sends commands and does not read the responses")
+        except OSError as error:
+            self.end(f"its socket: {error.strerror}")
+
+    # -- events
+
+    def send_record(self, where: socket.socket | None, record: bytes) -> None:
+        """Sends an event record, or keeps it until there is room for it."""
+        if where is None or self.ended:
+            return
+        if self.backlog:
+            self.backlog.append((where, record))
+            if len(self.backlog) > MOST_RECORDS:
+                self.end(f"{MOST_RECORDS} events wait for it")
+        elif not _sent(where, record):
+            self.backlog.append((where, record))
+
+    def retry_records(self) -> None:
+        """Sends what had to wait."""
+        while self.backlog and _sent(*self.backlog[0]):
+            self.backlog.popleft()
+
+    def report(self, event: int, entry: Entry | None) -> None:
+        """Sends an asynchronous event.
+
+        :param event: ``IBV_EVENT_*``
+        :param entry: what it is about; None: the port
+        """
+        handle = 0
+        if entry is not None:
+            entry.reported += 1
+            handle = entry.handle
+        self.send_record(self.events, _ASYNC.pack({"event": event, "port": 1, "handle": handle}))
+
+    def say_awake(self, awake: int) -> None:
+        """Whether the device looks at this program's queues by itself."""
+        if self.control is not None:
+            self.control.store32(CONTROL["CONTROL_AWAKE"], awake)
+
+    # -- the end
+
+    def end(self, reason: str) -> None:
+        """Ends the session: its objects are closed, users before what they use. Twice does nothing."""
+        if self.ended:
+            return
+        self.ended = reason
+        logger.info("client %d (process %d): %s", self.number, self.pid, reason)
+        if self.space:
+            spaces.leave(self.space)
+        for kind in CLOSING_ORDER:
+            for entry in [entry for entry in self.entries.values() if entry.kind == kind]:
+                try:
+                    self.close(entry)
+                except Exception:
+                    logger.exception("client %d: %s %d cannot be closed", self.number, kind, entry.handle)
+                    self.forget(entry)
+        self.backlog.clear()
+        self.server.leave(self)
+        if self.control is not None:
+            self.control.store32(CONTROL["CONTROL_GONE"], 1)
+        self.connection.close()
+        if self.events is not None:
+            self.events.close()
+        for descriptor in (self.doorbell, self.process):
+            if descriptor >= 0:
+                os.close(descriptor)
+
+
+_ASYNC = abi.RECORDS["async_record"]
+
+
+def _sent(where: socket.socket, record: bytes) -> bool:
+    """Whether a record has left, or never will; False: there is no room for it now."""
+    try:
+        where.send(record)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass  # the program has closed its end
+    return True
+
+
+def _descriptors(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
+    """The descriptors that came with a message."""
+    found: list[int] = []
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            numbers = array("i")
+            numbers.frombytes(data[: len(data) - len(data) % numbers.itemsize])
+            found += numbers
+    return found
+
+
+def _explain(error: Exception) -> tuple[int, str]:
+    """The errno and the words for a refusal."""
+    if isinstance(error, PyverbsError):
+        return error.errno or errno.EINVAL, error.reason
+    if isinstance(error, OSError) and error.errno:
+        return error.errno, error.strerror or str(error)
+    if isinstance(error, MemoryError):
+        return errno.ENOMEM, "the device has no memory for it"
+    if isinstance(error, OverflowError):
+        return errno.EINVAL, f"a value is out of range: {error}"
+    logger.error("unexpected", exc_info=error)
+    return errno.EIO, f"unexpected {type(error).__name__}: {error}"

@@ -1,0 +1,258 @@
+/* What the driver itself has to do right, whatever the device is: refusals when posting, threads, forks, channels.
+ *
+ * One line for each part; the last is "done". With the argument "until-gone" it waits, with traffic, until the device
+ * is gone, and looks that every call then gives an error.
+ */
+#include "pair.h"
+#include "softverbs.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/wait.h>
+
+#define THREADS 4
+#define MESSAGES 200 /* of each thread */
+
+/* -- refusals */
+
+static void refusals(void)
+{
+	struct pair *pair = make_pair(NULL);
+	struct ibv_sge sge[3] = {{(uintptr_t)pair->a.memory, 8, pair->a.mr->lkey}};
+	struct ibv_send_wr many = {.sg_list = sge, .num_sge = 3, .opcode = IBV_WR_SEND};
+	struct ibv_send_wr *bad = NULL;
+	struct ibv_recv_wr receives[2] = {{.next = &receives[1], .num_sge = 0}, {.sg_list = sge, .num_sge = 3}};
+	struct ibv_recv_wr *bad_receive = NULL;
+	int posted = 0;
+
+	CHECK(post(&pair->a, &pair->b, IBV_WR_SEND, 0, 8, 0) == EINVAL, "a send in INIT is refused");
+	CHECK(strstr(softverbs_last_reason(), "INIT"), "the reason names the state: %s", softverbs_last_reason());
+	CHECK(ibv_post_recv(pair->a.qp, receives, &bad_receive) == EINVAL && bad_receive == &receives[1],
+	      "the second receive is refused");
+	connect_pair(pair);
+	CHECK(ibv_post_send(pair->a.qp, &many, &bad) == EINVAL && bad == &many, "three elements are refused");
+	many.num_sge = 1;
+	many.opcode = IBV_WR_TSO;
+	CHECK(ibv_post_send(pair->a.qp, &many, &bad) == EINVAL, "an operation that there is not is refused");
+	CHECK(post(&pair->a, &pair->b, IBV_WR_SEND, IBV_SEND_INLINE, 65, 0) == EINVAL, "65 bytes inline are refused");
+	CHECK(post(&pair->a, &pair->b, IBV_WR_SEND, 1 << 10, 8, 0) == EINVAL, "unknown flags are refused");
+	CHECK(post(&pair->a, &pair->b, IBV_WR_ATOMIC_FETCH_AND_ADD, 0, 16, 0) == EINVAL, "16 bytes are no atomic");
+	while (posted < 10 * DEPTH && !post(&pair->a, &pair->b, IBV_WR_SEND, IBV_SEND_SIGNALED, 8, posted))
+		posted++; /* the peer has no receive, so they stay */
+	CHECK(posted >= DEPTH && posted < 10 * DEPTH && errno == ENOMEM, "a full queue takes no more than %d", posted);
+	close_pair(pair);
+	puts("refusals");
+}
+
+/* -- a QP of the extended API */
+
+static void building(void)
+{
+	struct pair *pair = make_pair(NULL);
+	struct ibv_qp_init_attr_ex init = {.send_cq = pair->a.cq,
+					   .recv_cq = pair->a.cq,
+					   .cap = {4, 1, 1, 1, 16},
+					   .qp_type = IBV_QPT_RC,
+					   .comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+					   .pd = pair->pd,
+					   .send_ops_flags = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_RDMA_WRITE};
+	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT, .port_num = 1};
+	struct ibv_qp_ex *ex;
+
+	CHECK(!ibv_qp_to_qp_ex(pair->a.qp), "a QP of ibv_create_qp has no extended API");
+	CHECK(!ibv_destroy_qp(pair->a.qp), "destroy");
+	pair->a.qp = ibv_create_qp_ex(pair->context, &init);
+	CHECK(pair->a.qp && (ex = ibv_qp_to_qp_ex(pair->a.qp)), "an extended QP");
+	CHECK(!ibv_modify_qp(pair->a.qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS),
+	      "INIT");
+	connect_pair(pair);
+	CHECK(!receive(&pair->b, 100, 0) && !receive(&pair->b, 100, 0), "post_recv");
+
+	ibv_wr_start(ex);
+	ex->wr_id = 1;
+	ex->wr_flags = IBV_SEND_SIGNALED;
+	ibv_wr_send(ex);
+	ibv_wr_set_inline_data(ex, (void *)"hello", 5);
+	ibv_wr_abort(ex);
+	ibv_wr_start(ex);
+	for (int i = 0; i < 5; i++) {
+		ibv_wr_send(ex);
+		ibv_wr_set_sge(ex, pair->a.mr->lkey, (uintptr_t)pair->a.memory, 1);
+	}
+	CHECK(ibv_wr_complete(ex) == ENOMEM, "five do not fit into a queue of four: none is posted");
+	ibv_wr_start(ex);
+	ex->wr_id = 2;
+	ibv_wr_rdma_write(ex, pair->b.mr->rkey, (uintptr_t)pair->b.memory + 1000);
+	ibv_wr_set_inline_data(ex, (void *)"written", 8);
+	ex->wr_id = 3;
+	ibv_wr_send(ex);
+	ibv_wr_set_inline_data(ex, (void *)"hello", 5);
+	CHECK(!ibv_wr_complete(ex), "two are posted");
+	CHECK(take(&pair->a).wr_id == 2 && take(&pair->a).wr_id == 3, "and complete");
+	CHECK(take(&pair->b).byte_len == 5 && !memcmp(pair->b.memory, "hello", 5), "the message came");
+	CHECK(!strcmp((char *)pair->b.memory + 1000, "written"), "the WRITE came");
+	close_pair(pair);
+	puts("building");
+}
+
+/* -- threads */
+
+struct work {
+	struct pair *pair;
+	int number;
+};
+
+static void *sender(void *argument)
+{
+	struct work *work = argument;
+
+	for (int i = 0; i < MESSAGES; i++) {
+		uint64_t id = work->number * MESSAGES + i;
+		int error;
+
+		while ((error = post(&work->pair->a, &work->pair->b, IBV_WR_RDMA_WRITE, IBV_SEND_SIGNALED, 8, id)) ==
+		       ENOMEM)
+			usleep(100);
+		CHECK(!error, "post_send of a thread");
+	}
+	return NULL;
+}
+
+static void threads(void)
+{
+	struct pair *pair = make_pair(NULL);
+	struct work work[THREADS];
+	pthread_t ids[THREADS];
+	char *seen = calloc(THREADS, MESSAGES);
+
+	connect_pair(pair);
+	/* A send queue has room again before its completions are polled, so a smaller queue could overrun. */
+	CHECK(!ibv_resize_cq(pair->a.cq, THREADS * MESSAGES), "room for every completion");
+	for (int i = 0; i < THREADS; i++) {
+		work[i] = (struct work){pair, i};
+		CHECK(!pthread_create(ids + i, NULL, sender, work + i), "a thread");
+	}
+	for (int i = 0; i < THREADS * MESSAGES; i++) {
+		struct ibv_wc wc = take(&pair->a);
+
+		CHECK(wc.status == IBV_WC_SUCCESS && !seen[wc.wr_id]++, "completion %d, once", (int)wc.wr_id);
+	}
+	for (int i = 0; i < THREADS; i++)
+		pthread_join(ids[i], NULL);
+	free(seen);
+	close_pair(pair);
+	puts("threads");
+}
+
+/* -- fork */
+
+static void child(struct pair *pair)
+{
+	struct ibv_wc wc;
+	struct pair *own;
+
+	CHECK(post(&pair->a, &pair->b, IBV_WR_SEND, 0, 8, 0) == EIO, "a child cannot post to its parent's QP");
+	CHECK(ibv_poll_cq(pair->a.cq, 1, &wc) < 0 && errno == EIO, "nor poll its CQ");
+	CHECK(!ibv_alloc_pd(pair->context) && errno == EIO, "nor use its context");
+	own = make_pair(NULL); /* but it may open the device itself */
+	connect_pair(own);
+	CHECK(!receive(&own->b, 8, 1) && !post(&own->a, &own->b, IBV_WR_SEND, IBV_SEND_SIGNALED, 8, 2), "posting");
+	CHECK(take(&own->a).wr_id == 2, "a send of the child");
+	close_pair(own);
+	exit(0);
+}
+
+static void forks(void)
+{
+	struct pair *pair = make_pair(NULL);
+	int status;
+	pid_t pid;
+
+	CHECK(!ibv_fork_init() && ibv_is_fork_initialized() == IBV_FORK_UNNEEDED, "forks need no care");
+	connect_pair(pair);
+	CHECK(!post(&pair->a, &pair->b, IBV_WR_RDMA_WRITE, IBV_SEND_SIGNALED, 8, 3), "posting");
+	usleep(300000); /* so that a completion lies there */
+	fflush(stdout);
+	pid = fork();
+	if (!pid)
+		child(pair);
+	CHECK(waitpid(pid, &status, 0) == pid && status == 0, "the child");
+	CHECK(take(&pair->a).wr_id == 3, "the completion is still there for the parent");
+	memset(pair->a.memory, 7, 8);
+	CHECK(!receive(&pair->b, 8, 1) && !post(&pair->a, &pair->b, IBV_WR_SEND, IBV_SEND_SIGNALED, 8, 2), "posting");
+	CHECK(take(&pair->a).wr_id == 2 && take(&pair->b).wr_id == 1, "a send of the parent");
+	CHECK(!memcmp(pair->a.memory, pair->b.memory, 8), "it came to the parent's memory");
+	close_pair(pair);
+	puts("forks");
+}
+
+/* -- events */
+
+static void events(void)
+{
+	struct pair *pair = make_pair(ibv_create_comp_channel);
+	struct ibv_comp_channel *channel = pair->a.cq->channel;
+	struct ibv_cq *cq;
+	void *context;
+
+	connect_pair(pair);
+	fcntl(channel->fd, F_SETFL, O_NONBLOCK);
+	CHECK(ibv_get_cq_event(channel, &cq, &context) == -1 && errno == EAGAIN, "nothing is there yet");
+	fcntl(channel->fd, F_SETFL, 0);
+	CHECK(!ibv_req_notify_cq(pair->b.cq, 0), "req_notify");
+	CHECK(!receive(&pair->b, 8, 1) && !post(&pair->a, &pair->b, IBV_WR_SEND, 0, 8, 2), "posting");
+	CHECK(!ibv_get_cq_event(channel, &cq, &context) && cq == pair->b.cq, "the event of the receive");
+	ibv_ack_cq_events(cq, 1);
+	CHECK(take(&pair->b).wr_id == 1, "the receive");
+	CHECK(ibv_destroy_comp_channel(channel) == EBUSY, "the channel is in use");
+	close_side(&pair->a);
+	close_side(&pair->b);
+	CHECK(!ibv_destroy_comp_channel(channel), "the channel is destroyed");
+	CHECK(!ibv_dealloc_pd(pair->pd) && !ibv_close_device(pair->context), "closing");
+	free(pair);
+	puts("events");
+}
+
+/* -- the end of the device */
+
+static void until_gone(void)
+{
+	struct pair *pair = make_pair(NULL);
+	struct ibv_async_event event;
+	struct ibv_wc wc;
+	uint64_t id = 0;
+	int count;
+
+	connect_pair(pair);
+	puts("waiting");
+	do {
+		post(&pair->a, &pair->b, IBV_WR_RDMA_WRITE, IBV_SEND_SIGNALED, 1000, id++);
+		count = ibv_poll_cq(pair->a.cq, 1, &wc);
+	} while (count >= 0);
+	CHECK(!ibv_get_async_event(pair->context, &event) && event.event_type == IBV_EVENT_DEVICE_FATAL,
+	      "the event is IBV_EVENT_DEVICE_FATAL");
+	ibv_ack_async_event(&event);
+	CHECK(ibv_get_async_event(pair->context, &event) == -1 && errno == EIO, "no event follows it");
+	CHECK(post(&pair->a, &pair->b, IBV_WR_SEND, 0, 8, 0) == EIO, "posting gives EIO");
+	CHECK(receive(&pair->a, 8, 0) == EIO, "so does posting a receive");
+	CHECK(!ibv_alloc_pd(pair->context) && errno == EIO, "and every command");
+	CHECK(ibv_req_notify_cq(pair->a.cq, 0) == EIO, "req_notify as well");
+	close_pair(pair);
+	puts("gone");
+}
+
+int main(int count, char **arguments)
+{
+	setvbuf(stdout, NULL, _IOLBF, 0);
+	if (count > 1 && !strcmp(arguments[1], "until-gone")) {
+		until_gone();
+		return 0;
+	}
+	refusals();
+	building();
+	threads();
+	forks();
+	events();
+	puts("done");
+	return 0;
+}

@@ -1,0 +1,86 @@
+"""C programs of ours on the C driver: they are compiled, and run on a device."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests import driver
+
+HERE = Path(__file__).resolve().parent
+
+
+def _compile(name: str, folder: Path) -> str:
+    words = ["-std=gnu11", "-D_GNU_SOURCE", "-O1", "-Wall", "-Wextra", "-Werror", *driver.headers()]
+    words += [
+        str(HERE / f"{name}.c"),
+        "-o",
+        str(folder / name),
+        f"-L{driver.folder()}",
+        "-l:libibverbs.so.1",
+        "-pthread",
+    ]
+    subprocess.run([*driver.CC.split(), *words], check=True)
+    return str(folder / name)
+
+
+def test_abi_header_is_up_to_date() -> None:
+    assert (driver.ROOT / "driver" / "abi.h").read_text() == driver.tool().abi_header()
+
+
+def test_driver_itself(tmp_path: Path) -> None:
+    words = driver.softverbs_run(_compile("driver", tmp_path))
+    lines = driver.output(words, driver.environment()).splitlines()
+    assert lines == ["refusals", "building", "threads", "forks", "events", "done"]
+
+
+def test_counters(tmp_path: Path) -> None:
+    words = driver.softverbs_run(_compile("counters", tmp_path))
+    assert driver.output(words, driver.environment()).splitlines()[-1] == "done"
+
+
+def test_counters_of_a_small_device(tmp_path: Path) -> None:
+    environment = driver.environment(SOFTVERBS_OPTIONS="counter_max_value=5000,max_counters=12")
+    lines = driver.output(driver.softverbs_run(_compile("counters", tmp_path)), environment).splitlines()
+    assert "set beyond max_value: EINVAL" in lines
+    assert lines[-1] == "done"
+
+
+def test_words_for_what_fails(tmp_path: Path) -> None:
+    environment = driver.environment(SOFTVERBS_EXPLAIN="1")
+    text = driver.output(driver.softverbs_run(_compile("counters", tmp_path)), environment)
+    assert "softverbs: op_mask=0: at least one operation must be named" in text
+
+
+def test_the_device_is_killed(tmp_path: Path) -> None:
+    socket = tmp_path / "socket"
+    environment = driver.environment()
+    words = [sys.executable, "-m", "softverbs", "serve", "--socket", str(socket)]
+    program = [_compile("driver", tmp_path), "until-gone"]
+    with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True) as device:
+        try:
+            assert device.stdout is not None and device.stdout.readline()
+            environment.update(SOFTVERBS_SOCKET=str(socket), LD_LIBRARY_PATH=str(driver.folder()))
+            with subprocess.Popen(program, env=environment, stdout=subprocess.PIPE, text=True) as user:
+                assert user.stdout is not None
+                assert user.stdout.readline() == "waiting\n"
+                device.send_signal(signal.SIGKILL)
+                assert user.communicate(timeout=20)[0] == "gone\n"
+                assert user.returncode == 0
+        finally:
+            device.kill()
+
+
+@pytest.mark.parametrize("file", ["libmlx5.so.1", "libefa.so.1", "librdmacm.so.1"])
+def test_other_libraries_load(file: str) -> None:
+    """With every symbol bound at once: what the vendors' libraries and librdmacm need is there."""
+    environment = {**os.environ, "LD_BIND_NOW": "1", "LD_LIBRARY_PATH": str(driver.folder())}
+    code = f"import ctypes, sys\ntry: ctypes.CDLL({file!r})\nexcept OSError as error: sys.exit(str(error))"
+    done = subprocess.run([sys.executable, "-c", code], env=environment, stderr=subprocess.PIPE, text=True)
+    if "cannot open shared object file" in done.stderr:
+        pytest.skip(done.stderr.strip())
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,182 @@
+"""``softverbs run`` and ``softverbs serve``: a program, its exit code, its signals; and what is left: nothing."""
+
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.cli.command import finish, invoke, run, start
+from tests.server.client import Client, close_all
+
+from softverbs.cli.run import exit_code
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def env(tmp_path: Path) -> dict[str, str]:
+    """A folder with something in the driver's place, and a place for temporary files."""
+    (tmp_path / "driver").mkdir()
+    (tmp_path / "driver" / "libibverbs.so.1").touch()
+    (tmp_path / "tmp").mkdir()
+    path = os.pathsep.join([str(ROOT), *sys.path])
+    return {"SOFTVERBS_DRIVER": str(tmp_path / "driver"), "TMPDIR": str(tmp_path / "tmp"), "PYTHONPATH": path}
+
+
+def left(env: dict[str, str]) -> list[str]:
+    """What is left in the folder of temporary files."""
+    return os.listdir(env["TMPDIR"])
+
+
+@pytest.mark.parametrize(
+    ("script", "code"), [("exit 0", 0), ("exit 42", 42), ("kill -TERM $$", 143), ("kill -9 $$", 137)]
+)
+def test_the_exit_code_is_the_programs(env: dict[str, str], script: str, code: int) -> None:
+    assert run("run", "sh", "-c", script, env=env).code == code
+    assert left(env) == []
+
+
+def test_a_program_that_is_not_there(env: dict[str, str], tmp_path: Path) -> None:
+    ended = run("run", "--", "/no/such/program", env=env)
+    assert (ended.code, ended.err) == (127, "softverbs run: /no/such/program: not found\n")
+    ended = run("run", str(tmp_path), env=env)
+    assert (ended.code, ended.err) == (126, f"softverbs run: {tmp_path}: Permission denied\n")
+    assert left(env) == []
+
+
+def test_options_behind_the_program_are_its_own(env: dict[str, str]) -> None:
+    assert run("run", "echo", "-h", "--pcap", "-n", env=env).out == "-h --pcap -n\n"
+    assert run("run", "--", "echo", "-a", env=env).out == "-a\n"
+
+
+def test_the_program_has_the_limits_that_it_had_before(env: dict[str, str]) -> None:
+    limit = subprocess.run(["sh", "-c", "ulimit -n"], capture_output=True, text=True, check=True).stdout
+    assert run("run", "sh", "-c", "ulimit -n", env=env).out == limit
+
+
+def test_the_environment_names_the_socket_and_the_driver(env: dict[str, str]) -> None:
+    env = {**env, "LD_LIBRARY_PATH": "/before"}
+    script = 'echo $LD_LIBRARY_PATH; stat -c "%a %F" $SOFTVERBS_SOCKET $(dirname $SOFTVERBS_SOCKET)'
+    lines = run("run", "sh", "-c", script, env=env).out.splitlines()
+    assert lines == [f"{env['SOFTVERBS_DRIVER']}:/before", "600 socket", "700 directory"]
+
+
+def test_a_program_that_closes_its_pipe_dies_of_it_as_usual(env: dict[str, str]) -> None:
+    assert run("run", "sh", "-c", "yes | head -n 1", env=env).out == "y\n"
+    script = "import signal; print(signal.getsignal(signal.SIGPIPE) and signal.pthread_sigmask(signal.SIG_BLOCK, []))"
+    assert run("run", sys.executable, "-c", script, env=env).out == "set()\n"
+
+
+def test_the_program_talks_to_the_device(env: dict[str, str]) -> None:
+    script = """
+import os
+from tests.server.client import pair, close_all
+left, right = pair(os.environ["SOFTVERBS_SOCKET"])
+assert left.client.hello["pid"] == os.getppid()
+right.qp.post_recv(1, right.buffer.element())
+left.buffer.data.raw = b"hello".ljust(4096)
+left.qp.post_send(1, left.buffer.element(0, 5))
+print(right.cq.wait()["byte_len"], right.buffer.data.raw[:5])
+close_all()
+"""
+    ended = run("run", "-a", "127.9.8.7", sys.executable, "-c", script, env=env)
+    assert (ended.out, ended.err, ended.code) == ("5 b'hello'\n", "", 0)
+
+
+def wait_for(what: Callable[[], object], seconds: float = 20) -> None:
+    """Until it is so."""
+    end = time.monotonic() + seconds
+    while not what() and time.monotonic() < end:
+        time.sleep(0.005)
+    assert what()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1])
+def test_signals_are_passed_on(env: dict[str, str], tmp_path: Path, number: signal.Signals) -> None:
+    ready = tmp_path / "ready"
+    script = f"trap 'echo caught; exit 5' {number.name[3:]}; touch {ready}; while :; do sleep 0.05; done"
+    process = start("run", "sh", "-c", script, env=env)
+    wait_for(ready.exists)
+    process.send_signal(number)
+    ended = finish(process)
+    assert (ended.code, ended.out) == (5, "caught\n")
+    assert left(env) == []
+
+
+def test_without_a_driver_it_says_so(env: dict[str, str]) -> None:
+    ended = run("run", "true", env={**env, "SOFTVERBS_DRIVER": env["TMPDIR"]})
+    assert ended.code == 1
+    assert "no C driver" in ended.err and ended.err.count("\n") == 1
+
+
+def test_exit_codes() -> None:
+    assert exit_code(0) == 0
+    assert exit_code(3 << 8) == 3
+    assert exit_code(9) == 137
+
+
+def serve(env: dict[str, str], path: Path, *words: str) -> "subprocess.Popen[str]":
+    """A server that is ready."""
+    process = start("serve", "--socket", str(path), *words, env={**env, "PYTHONUNBUFFERED": "1"})
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line.startswith("softverbs0 at 127."), line
+    assert process.stdout.readline() == f"SOFTVERBS_SOCKET={path} LD_LIBRARY_PATH={env['SOFTVERBS_DRIVER']}\n"
+    return process
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_serve_until_a_signal(env: dict[str, str], tmp_path: Path, number: signal.Signals) -> None:
+    path = tmp_path / "socket"
+    process = serve(env, path, "--mode", "660")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o660
+    assert Client(str(path)).hello["pid"] == process.pid
+    process.send_signal(number)
+    ended = finish(process)
+    assert (ended.code, ended.err) == (0, "")
+    assert not path.exists()
+    close_all()
+
+
+def test_serve_takes_the_place_of_one_that_was_killed(env: dict[str, str], tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    process = serve(env, path)
+    ended = run("serve", "--socket", str(path), env=env)
+    assert ended.code == 1 and "in use" in ended.err
+    process.kill()
+    finish(process)
+    process = serve(env, path)
+    process.terminate()
+    assert finish(process).code == 0
+
+
+def test_serve_leaves_other_files_alone(env: dict[str, str], tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("mine")
+    ended = run("serve", "--socket", str(path), env=env)
+    assert ended.code == 1 and "is no socket" in ended.err
+    assert path.read_text() == "mine"
+    ended = run("serve", "--socket", str(tmp_path / "none" / "socket"), env=env)
+    assert ended.code == 1 and ended.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("mode", ["8", "x", "7777"])
+def test_serve_refuses_a_wrong_mode(mode: str) -> None:
+    assert invoke("serve", "--socket", "x", "--mode", mode).exit_code == 2
+
+
+def test_a_socket_that_nobody_may_use(env: dict[str, str], tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    process = serve(env, path, "--mode", "0")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
+        if os.geteuid() != 0:
+            with pytest.raises(PermissionError):
+                probe.connect(str(path))
+    process.terminate()
+    assert finish(process).code == 0

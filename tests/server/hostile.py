@@ -1,0 +1,273 @@
+"""What a hostile program sends: commands at random, with handles that exist or not, and rings full of nonsense."""
+
+import ctypes
+import os
+import random
+import struct
+from contextlib import suppress
+from typing import Any
+
+from tests.server.client import (
+    UC,
+    UD,
+    XRC_RECV,
+    XRC_SEND,
+    Buffer,
+    Client,
+    Connection,
+    Cq,
+    Gone,
+    Mapped,
+    Qp,
+    Refused,
+    Srq,
+)
+
+from softverbs.core.rings import VALUES
+from softverbs.server import abi
+
+_EDGES = (0, 1, 2, 7, 255, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**48, 2**63 - 1, 2**63, 2**64 - 1)
+_WIDTHS = {"u8": 8, "u16": 16, "u32": 32, "u64": 64}
+#: Which kind of object a command is about, without its first word, and what a member refers to.
+_KIND_OF_COMMAND = {
+    "PD": "PD", "MR": "MR", "DM": "DM", "DM_MR": "MR", "MW": "MW", "CHANNEL": "CHANNEL", "CQ": "CQ", "NOTIFY": "CQ",
+    "EVENTS": "CQ", "REASON": "CQ", "QP": "QP", "AH": "AH", "SRQ": "SRQ", "XRCD": "XRCD", "COMP_CNTR": "COUNTER",
+    "ERR_COMP_CNTR": "COUNTER",
+}  # fmt: skip
+_KIND_OF_MEMBER = {
+    "pd": "PD", "dm": "DM", "channel": "CHANNEL", "send_cq": "CQ", "recv_cq": "CQ", "cq": "CQ", "srq": "SRQ",
+    "xrcd": "XRCD", "qp": "QP", "counter": "COUNTER",
+}  # fmt: skip
+#: Values that are often right.
+_LIKELY = {
+    "port_num": (1,), "comp_mask": (0,), "flags": (0, 1, 2), "access": (0, 1, 7, 15, 31, 65), "type": (0, 1, 2),
+    "comp_vector": (0,), "qp_type": (2, 3, 4, 9, 10), "srq_type": (0, 1), "abi": (1,), "purpose": (0, 1),
+    "qp_state": (0, 1, 2, 3, 6), "attr_mask": (1, 1, 1 | 8 | 16 | 32, 1 | 16 | 32 | 64), "pkey_index": (0,),
+    "qp_access_flags": (0, 15), "index": (0,), "srq_limit": (0, 1), "is_global": (1,), "sgid_index": (0,),
+    "log_align_req": (0, 3), "has_fd": (0,), "max_recv_sge": (0, 1, 32), "max_send_sge": (1, 32),
+    "max_inline_data": (0, 64), "op_mask": (1, 63), "dgid": (bytes(10) + b"\xff\xff\x7f\0\0\1",),
+}  # fmt: skip
+_MEMORY = ctypes.create_string_buffer(8192)
+_SCALARS = ("SQ_TAIL", "SQ_TAKEN", "SQ_HEAD", "RQ_TAIL", "RQ_TAKEN", "RQ_HEAD", "STATE")
+
+
+class Hostile:
+    """A hostile program, from a seed."""
+
+    def __init__(self, path: str, seed: int) -> None:
+        self.path = path
+        self.random = random.Random(seed)
+        self.connections: list[Connection] = []
+        self.maps: list[Mapped] = []
+        self.handles = 8
+        #: Of each connection: the handles that it was given, by kind.
+        self.known: dict[Connection, dict[str, list[int]]] = {}
+        self.refused = self.accepted = self.ended = 0
+
+    def connection(self) -> Connection:
+        """One of a few connections, some of which have said hello."""
+        if len(self.connections) < 4:
+            if self.random.random() < 0.1:
+                made: Connection = Connection(self.path)
+            else:
+                made = Client(self.path)
+            self.connections.append(made)
+        return self.random.choice(self.connections)
+
+    def number(self, bits: int) -> int:
+        """Any number: a small one, one at an edge, or whatever."""
+        choice = self.random.random()
+        if choice < 0.5:
+            return self.random.randrange(min(self.handles, 1 << bits))
+        if choice < 0.8:
+            return self.random.choice(_EDGES) & (1 << bits) - 1
+        return self.random.getrandbits(bits)
+
+    def handle(self, connection: Connection, command: abi.Command, name: str) -> int | None:
+        """A handle for a member that takes one, most often one that exists; None for other members."""
+        kind = _KIND_OF_COMMAND.get(command.name.split("_", 1)[-1]) if name == "handle" else _KIND_OF_MEMBER.get(name)
+        if kind is None:
+            return None
+        known = self.known.get(connection, {}).get(kind, [])
+        if known and self.random.random() < 0.85:
+            return self.random.choice(known[-3:])
+        return self.random.choice((0, self.number(32)))
+
+    def value(self, member: abi.Member) -> Any:
+        """Something for a member of a structure."""
+        if member.name in _LIKELY and self.random.random() < 0.7:
+            return self.random.choice(_LIKELY[member.name])
+        if member.record is not None:
+            return {inner.name: self.value(inner) for inner in member.record.members}
+        if member.count:
+            return self.random.randbytes(member.size)
+        if member.type == "i32":
+            return self.number(31)
+        if member.name.startswith("max_") or member.name == "cqe":
+            return self.random.choice((0, 1, 3, 16, 100, self.number(_WIDTHS[member.type])))
+        return self.number(_WIDTHS[member.type])
+
+    def command(self) -> None:
+        """A command with values at random."""
+        command = self.random.choice(list(abi.COMMANDS.values()))
+        passing = [0] * self.random.choice((0, 0, 0, 1, 4, 9))
+        connection = self.connection()
+        values = {}
+        for member in command.request.members:
+            handle = self.handle(connection, command, member.name)
+            values[member.name] = self.value(member) if handle is None else handle
+        if "address" in values and self.random.random() < 0.7:
+            values["address"] = ctypes.addressof(_MEMORY)
+            values["length"] = self.random.choice((1, 8, len(_MEMORY)))
+        try:
+            answer = connection.call(command.name, passing, **values)
+            self.accepted += 1
+            kind = _KIND_OF_COMMAND.get(command.name.split("_", 1)[-1])
+            if kind and "handle" in answer:
+                self.known.setdefault(connection, {}).setdefault(kind, []).append(answer["handle"])
+            self.handles = min(self.handles + 1, 64)
+            for descriptor in connection.descriptors:
+                self.take(descriptor)
+        except Refused:
+            self.refused += 1
+        except (Gone, AssertionError):
+            self.forget(connection)
+
+    def take(self, descriptor: int) -> None:
+        """Maps what it gets, if that is memory."""
+        try:
+            if os.fstat(descriptor).st_size:
+                self.maps.append(Mapped(descriptor))
+                return
+        except (OSError, ValueError):
+            pass
+        os.close(descriptor)
+
+    def forget(self, connection: Connection) -> None:
+        """A connection that the device has ended."""
+        self.known.pop(connection, None)
+        self.ended += 1
+        if connection in self.connections:
+            self.connections.remove(connection)
+        connection.close()
+
+    def nonsense(self) -> None:
+        """A message that is no request."""
+        connection = self.connection()
+        size = self.random.choice((1, 15, 16, 17, 40, 200, 4096, 9000))
+        data = bytearray(self.random.randbytes(size))
+        if size >= 16 and self.random.random() < 0.8:
+            struct.pack_into("=II", data, 0, self.random.choice((size, 16, 2**32 - 1)), self.random.randrange(70))
+        try:
+            connection.send(bytes(data))
+            answer = connection.receive()
+            for descriptor in connection.descriptors:
+                os.close(descriptor)
+            assert abi.RESPONSE.unpack(answer)["size"] == len(answer)
+        except Gone:
+            self.forget(connection)
+
+    def scribble(self) -> None:
+        """Writes into memory that it shares with the device."""
+        if not self.maps:
+            return
+        memory = self.random.choice(self.maps)
+        size = len(memory.map)
+        for _ in range(self.random.randrange(1, 20)):
+            at = self.random.randrange(0, size - 8)
+            if self.random.random() < 0.5:
+                at = VALUES["QP_" + self.random.choice(_SCALARS)] % size
+            memory.store(at, self.number(64))
+        if self.random.random() < 0.3 and size > VALUES["RING_HEADER"]:
+            for at in range(VALUES["RING_HEADER"], min(size, 16384), 64):
+                memory.map[at : at + 64] = self.random.randbytes(64)
+
+    def vanish(self) -> None:
+        """Closes a connection."""
+        self.forget(self.connection())
+
+    def work(self, steps: int) -> None:
+        """Does all that at random."""
+        for _ in range(steps):
+            choice = self.random.random()
+            if choice < 0.8:
+                self.command()
+            elif choice < 0.9:
+                self.scribble()
+            elif choice < 0.995:
+                self.nonsense()
+            else:
+                self.vanish()
+
+    def slots(self, steps: int) -> None:
+        """Connected queue pairs of every type, whose slots hold nonsense with indices that are right."""
+        client = Client(self.path)
+        pd, cq = client.pd(), Cq(client, cqe=4096, flags=2)
+        buffer = Buffer(client, pd, 4096)
+        srq = Srq(client, pd)
+        qps = self._connected(client, pd, cq, srq)
+        ah = client.call("CREATE_AH", pd=pd, attr={"dgid": client.gid(), "is_global": 1, "port_num": 1})["number"]
+        try:
+            for _ in range(steps):
+                owner = self.random.choice([*qps, srq])
+                if owner is srq or self.random.random() < 0.3:
+                    if owner.rings["rq_slots"]:
+                        self._receive(owner, buffer)
+                elif owner.rings["sq_slots"]:
+                    self._send(owner, buffer, ah)
+                client.ring()
+                while cq.poll() is not None:
+                    pass
+                if self.random.random() < 0.01:
+                    client.gid()
+        except Gone:
+            self.ended += 1
+        client.close()
+
+    def _connected(self, client: Client, pd: int, cq: Cq, srq: Srq) -> list[Qp]:
+        made = [Qp(client, pd, cq, cq), Qp(client, pd, cq, cq, qp_type=UC), Qp(client, pd, cq, cq, srq=srq.handle)]
+        made.append(Qp(client, pd, cq, cq, qp_type=UD))
+        xrcd = client.call("OPEN_XRCD")["handle"]
+        made += [Qp(client, pd, cq, None, qp_type=XRC_SEND), Qp(client, 0, None, None, qp_type=XRC_RECV, xrcd=xrcd)]
+        for qp in made[:3]:
+            with suppress(Refused):
+                qp.to_init()
+                qp.connect(client.gid(), qp.number)
+        made[1].modify(1, qp_state=0)
+        made[1].to_init()
+        where = {"dgid": client.gid(), "is_global": 1, "port_num": 1}
+        to_rtr = 1 | 1 << 7 | 1 << 8 | 1 << 12 | 1 << 20
+        made[1].modify(to_rtr, qp_state=2, ah_attr=where, path_mtu=3, dest_qp_num=made[1].number)
+        made[1].modify(1 | 1 << 16, qp_state=3)
+        made[3].modify(1 | 1 << 4 | 1 << 5 | 1 << 6, qp_state=1, port_num=1, qkey=5)
+        made[3].modify(1, qp_state=2)
+        made[3].modify(1 | 1 << 16, qp_state=3)
+        return made
+
+    def _send(self, qp: Qp, buffer: Buffer, ah: int) -> None:
+        memory, rings = qp.memory, qp.rings
+        tail = memory.load(VALUES["QP_SQ_TAIL"])
+        if tail - memory.load(VALUES["QP_SQ_HEAD"]) >= 16:
+            return
+        at = rings["sq_offset"] + (tail & rings["sq_slots"] - 1) * rings["sq_stride"]
+        memory.map[at : at + rings["sq_stride"]] = self.random.randbytes(rings["sq_stride"])
+        if self.random.random() < 0.9:
+            memory.store(at + VALUES["SQ_OPCODE"], self.random.randrange(16), "=B")
+            memory.store(at + VALUES["SQ_FLAGS"], self.random.randrange(16), "=B")
+            memory.store(at + VALUES["SQ_NUM_SGE"], self.random.choice((0, 1, 2, 3, 65535)), "=H")
+            memory.store(at + VALUES["SQ_LENGTH"], self.random.choice((0, 64, 65, 2**32 - 1)), "=I")
+            memory.store(at + VALUES["SQ_RKEY"], self.random.choice((buffer.rkey, 5, 0)), "=I")
+            memory.store(at + VALUES["SQ_REMOTE_ADDRESS"], buffer.address)
+            memory.store(at + VALUES["SQ_DESTINATION"], qp.number, "=I")
+            memory.store(at + VALUES["SQ_AH"], self.random.choice((ah, 0, 2**32 - 1)), "=I")
+            length = self.random.choice((0, 8, 4096, 2**32 - 1))
+            struct.pack_into("=QII", memory.map, at + VALUES["SQ_SGES"], buffer.address, length, buffer.lkey)
+        memory.store(VALUES["QP_SQ_TAIL"], tail + 1)
+
+    def _receive(self, owner: Any, buffer: Buffer) -> None:
+        memory = owner.memory
+        tail = memory.load(VALUES["QP_RQ_TAIL"])
+        if tail - memory.load(VALUES["QP_RQ_HEAD"]) >= 16:
+            return
+        elements = self.random.choice(((), (buffer.element(),), ((self.number(64), self.number(32), buffer.lkey),)))
+        owner.post_recv(tail, *elements)
