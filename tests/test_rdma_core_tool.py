@@ -157,3 +157,8 @@ def test_nothing_is_expected_to_fail_and_every_skip_is_explained(version, least)
     assert not [result for result in kept if result.outcome == "skipped" and not result.reason.startswith(EXPLAINED)]
     tag_matching = [result for result in kept if result.reason == "Extended CQ is not supported"]
     assert {result.test.split(".")[1] for result in tag_matching} == {"test_tag_matching"}
+
+
+def test_an_interpreter_is_found_from_any_folder() -> None:
+    assert tool.interpreter(".venv/bin/python") == str(Path.cwd() / ".venv/bin/python")
+    assert tool.interpreter("python3") == "python3"

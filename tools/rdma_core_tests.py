@@ -482,6 +482,11 @@ def run_by_itself(args: argparse.Namespace, folder: Path) -> bool:
         return subprocess.run([args.python, *words, *names], env=env, cwd=scratch, check=False).returncode == 0
 
 
+def interpreter(name: str) -> str:
+    """An interpreter's name or path, good in any folder. A link stays one, or it would lose its packages."""
+    return os.path.abspath(name) if os.sep in name else name
+
+
 def check_python(python: str) -> None:
     """Says which softverbs is tested; ends the run where there is none."""
     program = (
@@ -505,6 +510,7 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--by-itself", action="store_true", help="use the suite's own run_tests.py; compare nothing")
     parser.add_argument("--update", action="store_true", help="keep the outcomes as the expected ones")
     args = parser.parse_args(words)
+    args.python = interpreter(args.python)
     check_python(args.python)
     suites: dict[str, Path] = {}
     if args.folder:
