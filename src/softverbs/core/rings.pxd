@@ -1,5 +1,12 @@
-from libc.stdint cimport uint32_t, uint64_t, uintptr_t
-from softverbs.core.memory cimport Block, raw_copy as copy
+cimport cython
+from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
+from softverbs.core.memory cimport (
+    Block,
+    raw_copy as copy,
+    load_acquire64,
+    raw_store64 as store64,
+    store_release64,
+)
 
 cdef int RING_HEADER
 cdef int CQ_TAIL
@@ -70,3 +77,16 @@ cdef class Ring:
     cdef uintptr_t in_memory(self, uintptr_t slots, uint64_t index) noexcept
     cpdef relocate(self, uintptr_t address)
     cpdef restore(self)
+
+cdef class WorkQueue:
+    cdef readonly uint32_t max_wr
+    cdef readonly Ring ring
+    cdef uint32_t header
+    cdef readonly uintptr_t mapping
+    cdef uintptr_t slots
+    cdef uint64_t published
+    cdef void map(self, uintptr_t mapping, uintptr_t slots) noexcept
+    cdef void publish(self) noexcept
+    cdef void publish_taken(self) noexcept
+    @cython.locals(ring=Ring, tail=uint64_t)
+    cdef int64_t waiting(self) noexcept

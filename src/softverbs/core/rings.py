@@ -13,7 +13,7 @@ except ImportError:
 from softverbs.core.errors import PyverbsRDMAError
 
 if not cython.compiled:
-    from softverbs.core.memory import Block, copy
+    from softverbs.core.memory import Block, copy, load_acquire64, store64, store_release64
 
 #: Bytes before the slots in memory that is shared with a program: the indices, each in a cache line of its own.
 RING_HEADER = 4096
@@ -149,3 +149,54 @@ class Ring:
         if self.address != self.block.address:
             copy(self.block.address, self.address, self.block.size)
             self.address = self.block.address
+
+
+class WorkQueue:
+    """A ring of work requests, which a program in another process may fill, through memory that it shares."""
+
+    def __init__(self, max_wr: int, stride: int, header: int) -> None:
+        """
+        :param max_wr: most work requests
+        :param stride: bytes of a slot
+        :param header: ``QP_SQ_TAIL`` or ``QP_RQ_TAIL``: where the shared memory has this queue's indices
+        """
+        self.max_wr = max_wr
+        # The smallest queue has one slot: modulo zero has no meaning.
+        self.ring = Ring(max(max_wr, 1), stride)
+        self.header = header
+        #: The memory that is shared with the program which posts, and its slots there; 0: none.
+        self.mapping = 0
+        self.slots = 0
+        self.published = 0
+
+    def map(self, mapping: int, slots: int) -> None:
+        """From now on work requests are taken from memory that is shared with a program.
+
+        :param mapping: address of its header, or 0: no longer
+        :param slots: address of its slots
+        """
+        self.mapping = mapping
+        self.slots = slots
+        if mapping != 0:
+            store64(mapping + self.header, self.ring.tail)
+            self.published = self.ring.head + 1
+            self.publish()
+
+    def publish(self) -> None:
+        """Tells the program what has been used: it may use the slots again."""
+        if self.published != self.ring.head:
+            self.published = self.ring.head
+            self.publish_taken()
+            store_release64(self.mapping + self.header + (QP_SQ_HEAD - QP_SQ_TAIL), self.ring.head)
+
+    def publish_taken(self) -> None:
+        """Tells the program what has been taken."""
+        store_release64(self.mapping + self.header + (QP_SQ_TAKEN - QP_SQ_TAIL), self.ring.tail)
+
+    def waiting(self) -> int:
+        """How many work requests the program has put there that are not taken yet; -1 where it cannot be so many."""
+        ring = self.ring
+        tail = load_acquire64(self.mapping + self.header)
+        if tail < ring.tail or tail - ring.head > self.max_wr:
+            return -1
+        return tail - ring.tail

@@ -20,19 +20,15 @@ from softverbs.core.memory cimport (
     raw_load8 as load8,
     raw_load16 as load16,
     raw_load32 as load32,
-    load_acquire64,
     raw_store8 as store8,
     raw_store16 as store16,
     raw_store32 as store32,
     raw_store64 as store64,
-    store_release64,
 )
 from softverbs.core.operations cimport allowed, is_answered, is_atomic, operation_name
 from softverbs.core.packets cimport ATOMIC_SIZE
 from softverbs.core.rings cimport (
-    QP_SQ_HEAD,
     QP_SQ_TAIL,
-    QP_SQ_TAKEN,
     SGE_SIZE,
     SQ_AH,
     SQ_COMPARE_ADD,
@@ -51,26 +47,22 @@ from softverbs.core.rings cimport (
     SQ_SWAP,
     WQE_POSTED,
     Ring,
+    WorkQueue,
 )
-from softverbs.core.spaces cimport fetch, raw_is_far as is_far
+from softverbs.core.spaces cimport fetch, is_far
 from softverbs.core.srq cimport elements_length, put_elements
 from softverbs.core.wr cimport SGE, SendWR
 
 cdef uint32_t _SEND_FLAGS
 
-cdef class SendQueue:
+cdef class SendQueue(WorkQueue):
     cdef Connection connection
     cdef readonly int qp_type
     cdef uint32_t allowed
-    cdef readonly uint32_t max_wr
     cdef readonly uint32_t max_sge
     cdef readonly uint32_t max_inline_data
     cdef readonly bint signal_all
-    cdef readonly Ring ring
     cdef readonly list handles
-    cdef readonly uintptr_t mapping
-    cdef uintptr_t slots
-    cdef uint64_t published
     @cython.locals(ring=Ring, opcode=uint32_t, flags=uint32_t, slot=uintptr_t, elements=list, length=uint64_t, handle=AddressHandle)
     cdef void put(self, SendWR wr, int max_reads) except *
     cdef void take_back(self, uint64_t tail) noexcept
@@ -87,10 +79,6 @@ cdef class SendQueue:
     cdef AddressHandle _handle_of(self, uint32_t number)
     cdef void _put_bind(self, uintptr_t slot, SendWR wr) except *
     cdef void _put_flush(self, uintptr_t slot, SendWR wr) except *
-    cdef void map(self, uintptr_t mapping, uintptr_t slots) noexcept
-    cdef void publish(self) noexcept
-    @cython.locals(ring=Ring, tail=uint64_t)
-    cdef int64_t waiting(self) noexcept
     cdef void skip(self, uint64_t count) noexcept
     @cython.locals(ring=Ring, slot=uintptr_t, source=uintptr_t)
     cdef void take(self, int64_t count, int max_reads) except *

@@ -26,25 +26,11 @@ if not cython.compiled:
         WR_RDMA_READ,
         WR_SEND_WITH_INV,
     )
-    from softverbs.core.memory import (
-        copy,
-        copy_checked,
-        load8,
-        load16,
-        load32,
-        load_acquire64,
-        store8,
-        store16,
-        store32,
-        store64,
-        store_release64,
-    )
+    from softverbs.core.memory import copy, copy_checked, load8, load16, load32, store8, store16, store32, store64
     from softverbs.core.operations import allowed, is_answered, is_atomic, operation_name
     from softverbs.core.packets import ATOMIC_SIZE
     from softverbs.core.rings import (
-        QP_SQ_HEAD,
         QP_SQ_TAIL,
-        QP_SQ_TAKEN,
         SGE_SIZE,
         SQ_AH,
         SQ_COMPARE_ADD,
@@ -62,7 +48,7 @@ if not cython.compiled:
         SQ_STATE,
         SQ_SWAP,
         WQE_POSTED,
-        Ring,
+        WorkQueue,
     )
     from softverbs.core.spaces import fetch, is_far
     from softverbs.core.srq import elements_length, put_elements
@@ -71,7 +57,7 @@ if not cython.compiled:
 _SEND_FLAGS = SEND_FENCE | SEND_SIGNALED | SEND_SOLICITED | SEND_INLINE
 
 
-class SendQueue:
+class SendQueue(WorkQueue):
     """Send work requests that wait, or that are under way, oldest first."""
 
     def __init__(
@@ -88,19 +74,13 @@ class SendQueue:
         self.connection = connection
         self.qp_type = qp_type
         self.allowed = allowed(qp_type)
-        self.max_wr = max_wr
         self.max_sge = max_sge
         self.max_inline_data = max_inline_data
         self.signal_all = signal_all
         payload = max(max_sge * SGE_SIZE, max_inline_data, ATOMIC_SIZE)
-        # The smallest queue has one slot: modulo zero has no meaning.
-        self.ring = Ring(max(max_wr, 1), SQ_SGES + payload + 63 & ~63)  # whole cache lines
+        WorkQueue.__init__(self, max_wr, SQ_SGES + payload + 63 & ~63, QP_SQ_TAIL)  # whole cache lines
         #: UD: the address handle of each slot.
         self.handles: list[Any] = [None] * (self.ring.mask + 1 if qp_type == QPT_UD else 0)
-        #: The memory that is shared with the program which posts, and its slots there; 0: none.
-        self.mapping = 0
-        self.slots = 0
-        self.published = 0
 
     def put(self, wr: SendWR, max_reads: int) -> None:
         """Appends one work request.
@@ -244,38 +224,10 @@ class SendQueue:
 
     # -- a program in another process posts
 
-    def map(self, mapping: int, slots: int) -> None:
-        """From now on work requests are taken from memory that is shared with a program.
-
-        :param mapping: address of its header (``rings``), or 0: no longer
-        :param slots: address of its slots
-        """
-        self.mapping = mapping
-        self.slots = slots
-        if mapping != 0:
-            store64(mapping + QP_SQ_TAIL, self.ring.tail)
-            self.published = self.ring.head + 1
-            self.publish()
-
-    def publish(self) -> None:
-        """Tells the program what has been retired: it may use the slots again."""
-        if self.published != self.ring.head:
-            self.published = self.ring.head
-            store_release64(self.mapping + QP_SQ_TAKEN, self.ring.tail)
-            store_release64(self.mapping + QP_SQ_HEAD, self.ring.head)
-
-    def waiting(self) -> int:
-        """How many work requests the program has put there that are not taken yet; -1 where it cannot be so many."""
-        ring = self.ring
-        tail = load_acquire64(self.mapping + QP_SQ_TAIL)
-        if tail < ring.tail or tail - ring.head > self.max_wr:
-            return -1
-        return tail - ring.tail
-
     def skip(self, count: int) -> None:
         """Drops work requests that wait to be taken. The caller forgets them in its requester."""
         self.ring.tail += count
-        store_release64(self.mapping + QP_SQ_TAKEN, self.ring.tail)
+        self.publish_taken()
 
     def take(self, count: int, max_reads: int) -> None:
         """Appends work requests that wait, as many as ``waiting`` has found.
@@ -297,7 +249,7 @@ class SendQueue:
             store32(slot + SQ_STATE, WQE_POSTED)
             ring.tail += 1
             count -= 1
-        store_release64(self.mapping + QP_SQ_TAKEN, ring.tail)
+        self.publish_taken()
 
     def _complete_slot(self, slot: int, source: int, max_reads: int) -> None:
         """Checks a slot that was copied up to its elements, or inline data, and copies these."""

@@ -6,16 +6,13 @@ from softverbs.core.host cimport Host
 from softverbs.core.memory cimport (
     raw_copy as copy,
     raw_load32 as load32,
-    load_acquire64,
     raw_store32 as store32,
     raw_store64 as store64,
-    store_release64,
 )
 from softverbs.core.regions cimport ProtectionDomain
 from softverbs.core.rings cimport (
-    QP_RQ_HEAD,
+    WorkQueue,
     QP_RQ_TAIL,
-    QP_RQ_TAKEN,
     RING_HEADER,
     RQ_LENGTH,
     RQ_NUM_SGE,
@@ -35,21 +32,12 @@ cdef uint64_t put_elements(uintptr_t at, list elements, uint32_t limit, object n
 @cython.locals(length=uint64_t)
 cdef uint64_t elements_length(uintptr_t at, uint32_t count) noexcept
 
-cdef class ReceiveQueue:
-    cdef readonly uint32_t max_wr
+cdef class ReceiveQueue(WorkQueue):
     cdef readonly uint32_t max_sge
     cdef readonly bint shared
-    cdef readonly Ring ring
-    cdef readonly uintptr_t mapping
-    cdef uintptr_t slots
-    cdef uint64_t published
     @cython.locals(ring=Ring, slot=uintptr_t, length=uint64_t)
     cdef void put(self, RecvWR wr) except *
     cdef void taken(self) except *
-    cdef void map(self, uintptr_t mapping, uintptr_t slots) noexcept
-    cdef void publish(self) noexcept
-    @cython.locals(ring=Ring, tail=uint64_t)
-    cdef int64_t waiting(self) noexcept
     cdef void skip(self, uint64_t count) noexcept
     @cython.locals(ring=Ring, slot=uintptr_t, source=uintptr_t, elements=uint32_t)
     cdef bint take(self, int64_t count) except -1

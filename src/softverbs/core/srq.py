@@ -14,12 +14,10 @@ if not cython.compiled:
     from softverbs.core.completion import CompletionQueue
     from softverbs.core.constants import EVENT_SRQ_LIMIT_REACHED
     from softverbs.core.host import Host
-    from softverbs.core.memory import copy, load32, load_acquire64, store32, store64, store_release64
+    from softverbs.core.memory import copy, load32, store32, store64
     from softverbs.core.regions import ProtectionDomain
     from softverbs.core.rings import (
-        QP_RQ_HEAD,
         QP_RQ_TAIL,
-        QP_RQ_TAKEN,
         RING_HEADER,
         RQ_LENGTH,
         RQ_NUM_SGE,
@@ -29,6 +27,7 @@ if not cython.compiled:
         SGE_LKEY,
         SGE_SIZE,
         Ring,
+        WorkQueue,
         check_mapping,
     )
     from softverbs.core.wr import SGE, RecvWR
@@ -58,7 +57,7 @@ def elements_length(at: int, count: int) -> int:
     return length
 
 
-class ReceiveQueue:
+class ReceiveQueue(WorkQueue):
     """Receive work requests that wait for messages, oldest first."""
 
     def __init__(self, max_wr: int, max_sge: int) -> None:
@@ -66,16 +65,10 @@ class ReceiveQueue:
         :param max_wr: most work requests
         :param max_sge: most scatter/gather elements of each
         """
-        self.max_wr = max_wr
+        WorkQueue.__init__(self, max_wr, RQ_SGES + max_sge * SGE_SIZE, QP_RQ_TAIL)
         self.max_sge = max_sge
         #: Whether a message takes its work request out at its start: several queue pairs use it.
         self.shared = False
-        # The smallest queue has one slot: modulo zero has no meaning.
-        self.ring = Ring(max(max_wr, 1), RQ_SGES + max_sge * SGE_SIZE)
-        #: The memory that is shared with the program which posts, and its slots there; 0: none.
-        self.mapping = 0
-        self.slots = 0
-        self.published = 0
 
     def put(self, wr: RecvWR) -> None:
         """Appends one work request.
@@ -97,34 +90,6 @@ class ReceiveQueue:
 
     # -- a program in another process posts: as in the send queue
 
-    def map(self, mapping: int, slots: int) -> None:
-        """From now on work requests are taken from memory that is shared with a program.
-
-        :param mapping: address of its header (``rings``), or 0: no longer
-        :param slots: address of its slots
-        """
-        self.mapping = mapping
-        self.slots = slots
-        if mapping != 0:
-            store64(mapping + QP_RQ_TAIL, self.ring.tail)
-            self.published = self.ring.head + 1
-            self.publish()
-
-    def publish(self) -> None:
-        """Tells the program what messages have used: it may use the slots again."""
-        if self.published != self.ring.head:
-            self.published = self.ring.head
-            store_release64(self.mapping + QP_RQ_TAKEN, self.ring.tail)
-            store_release64(self.mapping + QP_RQ_HEAD, self.ring.head)
-
-    def waiting(self) -> int:
-        """How many work requests the program has put there that are not taken yet; -1 where it cannot be so many."""
-        ring = self.ring
-        tail = load_acquire64(self.mapping + QP_RQ_TAIL)
-        if tail < ring.tail or tail - ring.head > self.max_wr:
-            return -1
-        return tail - ring.tail
-
     def skip(self, count: int) -> None:
         """Drops work requests that wait, and everything else that is posted."""
         self.ring.tail += count
@@ -145,7 +110,7 @@ class ReceiveQueue:
             store32(slot + RQ_LENGTH, min(elements_length(slot + RQ_SGES, elements), MAX_MESSAGE_SIZE))
             ring.tail += 1
             count -= 1
-        store_release64(self.mapping + QP_RQ_TAKEN, ring.tail)
+        self.publish_taken()
         return True
 
 
