@@ -70,7 +70,10 @@ def test_patience_leaves_the_device_whole(sleeping: bool) -> None:
         with pytest.raises(Fault, match=r"for 0\.5 s"), common.patience(0.5, lambda: 0, "waiting"):
             forever()
         assert queue.poll(1) == (0, [])
-        threading.Thread(target=queue.poll, args=(1,)).start()  # the lock is free: closing does not hang
+        other = threading.Thread(target=queue.poll, args=(1,), daemon=True)
+        other.start()
+        other.join(60)
+        assert not other.is_alive()  # the lock is free, for other threads and for closing
 
 
 def test_where_patience_does_not_raise() -> None:
