@@ -31,10 +31,37 @@
 #define SV_QP_RQ_HEAD                   320
 #define SV_QP_STATE                     384
 
-/* Control page: is the device awake (then no doorbell is needed), has it gone (32 bits each). */
+/* Control page: is the device awake (then no doorbell is needed), has it gone (32 bits each); what to ask about. */
 #define SV_CONTROL_SIZE                 4096
 #define SV_CONTROL_AWAKE                0
 #define SV_CONTROL_GONE                 4
+#define SV_CONTROL_ASKS                 8
+
+/* Verbs of ASK, and bits of CONTROL_ASKS; NOTHING is never asked about. */
+#define SV_ASK_POST_SEND                0
+#define SV_ASK_POST_RECV                1
+#define SV_ASK_POST_SRQ_RECV            2
+#define SV_ASK_POLL_CQ                  3
+#define SV_ASK_BIND_MW                  4
+#define SV_ASK_CREATE_CQ                5
+#define SV_ASK_CREATE_CQ_EX             6
+#define SV_ASK_QUERY_DEVICE             7
+#define SV_ASK_QUERY_DEVICE_EX          8
+#define SV_ASK_QUERY_GID                9
+#define SV_ASK_QUERY_GID_EX             10
+#define SV_ASK_QUERY_GID_TABLE          11
+#define SV_ASK_QUERY_GID_TYPE           12
+#define SV_ASK_GET_PKEY_INDEX           13
+#define SV_ASK_QUERY_RT_VALUES_EX       14
+#define SV_ASK_ALLOC_PARENT_DOMAIN      15
+#define SV_ASK_DEALLOC_PD               16
+#define SV_ASK_ALLOC_TD                 17
+#define SV_ASK_DEALLOC_TD               18
+#define SV_ASK_IMPORT_PD                19
+#define SV_ASK_IMPORT_MR                20
+#define SV_ASK_IMPORT_DM                21
+#define SV_ASK_GET_CQ_EVENT             22
+#define SV_ASK_NOTHING                  63
 
 /* Page of a completion counter, 64 bits each. */
 #define SV_COUNTER_SIZE                 4096
@@ -141,6 +168,7 @@ enum sv_command {
 	SV_READ_COMP_CNTR = 56,
 	SV_ATTACH_COMP_CNTR = 57,
 	SV_QUERY_COMP_CNTR_CAPS = 58,
+	SV_ASK = 70,
 };
 
 struct sv_request {
@@ -890,5 +918,16 @@ struct sv_query_comp_cntr_caps_response {
 	uint32_t supported_qp_attach_ops;        /* 12 */
 };
 SV_ABI_ASSERT(sizeof(struct sv_query_comp_cntr_caps_response) == 16, "query_comp_cntr_caps_response");
+
+/* ASK: whether a verb is to fail that the driver does by itself: a plan of faults has rules for it. verb: SV_ASK_*; handle: of the QP, CQ or SRQ; size: of the message or the queue */
+struct sv_ask_request {
+	uint32_t verb;                           /* 0 */
+	uint32_t handle;                         /* 4 */
+	uint64_t wr_id;                          /* 8 */
+	uint64_t size;                           /* 16 */
+	uint32_t opcode;                         /* 24 */
+	uint8_t reserved28[4];                   /* 28 */
+};
+SV_ABI_ASSERT(sizeof(struct sv_ask_request) == 32, "ask_request");
 
 #endif

@@ -39,11 +39,16 @@ static void note(struct sv_qp *self, int error)
 		self->slot = NULL;
 }
 
-/* Whether the payload of the last work request is complete. */
+/* Whether the last work request is complete, and may be posted. */
 static void finish(struct sv_qp *self)
 {
-	if (self->slot)
-		note(self, sv_check_length(self, self->slot[SV_SQ_OPCODE], *(uint32_t *)(self->slot + SV_SQ_LENGTH)));
+	const uint8_t *slot = self->slot;
+
+	if (!slot)
+		return;
+	note(self, sv_check_length(self, slot[SV_SQ_OPCODE], *(uint32_t *)(slot + SV_SQ_LENGTH)));
+	note(self, sv_ask_post(self->connection, SV_ASK_POST_SEND, self->qp.handle, *(uint64_t *)(slot + SV_SQ_WR_ID),
+			       slot[SV_SQ_OPCODE], *(uint32_t *)(slot + SV_SQ_LENGTH)));
 }
 
 static int wr_complete(struct ibv_qp_ex *qp)

@@ -13,8 +13,10 @@ static void take_memory(struct sv_cq *self, uint8_t *memory, size_t size, uint32
 	self->head = *(volatile uint64_t *)(memory + SV_CQ_HEAD);
 }
 
+/* `verb`: SV_ASK_CREATE_CQ or SV_ASK_CREATE_CQ_EX. */
 static struct sv_cq *create_cq(struct ibv_context *context, uint32_t cqe, void *cq_context,
-			       struct ibv_comp_channel *channel, uint32_t comp_vector, uint32_t flags)
+			       struct ibv_comp_channel *channel, uint32_t comp_vector, uint32_t flags,
+			       unsigned int verb)
 {
 	struct sv_create_cq_request request = {.cqe = cqe,
 					       .comp_vector = comp_vector,
@@ -26,6 +28,8 @@ static struct sv_cq *create_cq(struct ibv_context *context, uint32_t cqe, void *
 	uint8_t *memory;
 	int fd;
 
+	if (sv_ask(connection, verb, 0, cqe))
+		return NULL;
 	if (sv_call_fds(connection, SV_CREATE_CQ, &request, sizeof(request), &response, sizeof(response), &fd, 1, -1))
 		return NULL;
 	memory = sv_map(fd, response.memory_size);
@@ -68,7 +72,7 @@ SV_EXPORT struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, voi
 		sv_refuse(EINVAL, "ibv_create_cq: cqe=%d", cqe);
 		return NULL;
 	}
-	self = create_cq(context, cqe, cq_context, channel, comp_vector, 0);
+	self = create_cq(context, cqe, cq_context, channel, comp_vector, 0, SV_ASK_CREATE_CQ);
 	return self ? &self->cq : NULL;
 }
 
@@ -93,7 +97,7 @@ struct ibv_cq_ex *sv_create_cq_ex(struct ibv_context *context, struct ibv_cq_ini
 		return NULL;
 	}
 	self = create_cq(context, attr->cqe, attr->cq_context, attr->channel, attr->comp_vector,
-			 attr->comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS ? attr->flags : 0);
+			 attr->comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS ? attr->flags : 0, SV_ASK_CREATE_CQ_EX);
 	if (!self)
 		return NULL;
 	self->wc_flags = attr->wc_flags;

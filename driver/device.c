@@ -176,8 +176,10 @@ static void fill_device_attr(struct ibv_device_attr *attr, const struct sv_query
 SV_EXPORT int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *device_attr)
 {
 	struct sv_query_device_response response;
-	int error = sv_call(sv_of(context), SV_QUERY_DEVICE, NULL, 0, &response, sizeof(response));
+	int error = sv_ask(sv_of(context), SV_ASK_QUERY_DEVICE, 0, 0);
 
+	if (!error)
+		error = sv_call(sv_of(context), SV_QUERY_DEVICE, NULL, 0, &response, sizeof(response));
 	if (!error)
 		fill_device_attr(device_attr, &response);
 	return error;
@@ -192,7 +194,9 @@ int sv_query_device_ex(struct ibv_context *context, const struct ibv_query_devic
 
 	if (input && input->comp_mask)
 		return sv_refuse(EINVAL, "ibv_query_device_ex: comp_mask of the input has to be 0");
-	error = sv_call(sv_of(context), SV_QUERY_DEVICE, NULL, 0, &response, sizeof(response));
+	error = sv_ask(sv_of(context), SV_ASK_QUERY_DEVICE_EX, 0, 0);
+	if (!error)
+		error = sv_call(sv_of(context), SV_QUERY_DEVICE, NULL, 0, &response, sizeof(response));
 	if (error)
 		return error;
 	memset(&all, 0, sizeof(all));
@@ -276,8 +280,9 @@ __attribute__((used)) static int query_port_speed(void)
 }
 BIND_DEFAULT(query_port_speed, ibv_query_port_speed, IBVERBS_1.16);
 
-SV_EXPORT int _ibv_query_gid_ex(struct ibv_context *context, uint32_t port_num, uint32_t gid_index,
-				struct ibv_gid_entry *entry, uint32_t flags, size_t entry_size)
+/* `verb`: SV_ASK_*, what the program has called. */
+static int query_gid(struct ibv_context *context, unsigned int verb, uint32_t port_num, uint32_t gid_index,
+		     struct ibv_gid_entry *entry, uint32_t flags, size_t entry_size)
 {
 	struct sv_query_gid_request request = {.port_num = port_num, .index = gid_index};
 	struct sv_query_gid_response response;
@@ -286,7 +291,9 @@ SV_EXPORT int _ibv_query_gid_ex(struct ibv_context *context, uint32_t port_num, 
 
 	if (flags)
 		return sv_refuse(EINVAL, "ibv_query_gid_ex: flags=%#x: no bit of it is known", flags);
-	error = sv_call(sv_of(context), SV_QUERY_GID, &request, sizeof(request), &response, sizeof(response));
+	error = sv_ask(sv_of(context), verb, 0, 0);
+	if (!error)
+		error = sv_call(sv_of(context), SV_QUERY_GID, &request, sizeof(request), &response, sizeof(response));
 	if (error)
 		return error;
 	memcpy(found.gid.raw, response.gid, sizeof(response.gid));
@@ -297,17 +304,25 @@ SV_EXPORT int _ibv_query_gid_ex(struct ibv_context *context, uint32_t port_num, 
 	return 0;
 }
 
+SV_EXPORT int _ibv_query_gid_ex(struct ibv_context *context, uint32_t port_num, uint32_t gid_index,
+				struct ibv_gid_entry *entry, uint32_t flags, size_t entry_size)
+{
+	return query_gid(context, SV_ASK_QUERY_GID_EX, port_num, gid_index, entry, flags, entry_size);
+}
+
 SV_EXPORT ssize_t _ibv_query_gid_table(struct ibv_context *context, struct ibv_gid_entry *entries, size_t max_entries,
 				       uint32_t flags, size_t entry_size)
 {
 	struct ibv_port_attr port;
 	size_t count = 0;
-	int error = sv_query_port_ex(context, SV_PORT, &port, sizeof(port));
+	int error = sv_ask(sv_of(context), SV_ASK_QUERY_GID_TABLE, 0, 0);
 
+	if (!error)
+		error = sv_query_port_ex(context, SV_PORT, &port, sizeof(port));
 	for (int i = 0; !error && i < port.gid_tbl_len; i++) {
 		struct ibv_gid_entry entry;
 
-		error = _ibv_query_gid_ex(context, SV_PORT, i, &entry, flags, sizeof(entry));
+		error = query_gid(context, SV_ASK_NOTHING, SV_PORT, i, &entry, flags, sizeof(entry));
 		if (error == ENODATA) {
 			error = 0;
 			continue;
@@ -324,7 +339,7 @@ SV_EXPORT ssize_t _ibv_query_gid_table(struct ibv_context *context, struct ibv_g
 SV_EXPORT int ibv_query_gid(struct ibv_context *context, uint8_t port_num, int index, union ibv_gid *gid)
 {
 	struct ibv_gid_entry entry;
-	int error = _ibv_query_gid_ex(context, port_num, index, &entry, 0, sizeof(entry));
+	int error = query_gid(context, SV_ASK_QUERY_GID, port_num, index, &entry, 0, sizeof(entry));
 
 	if (error == ENODATA) { /* an empty entry: zeros */
 		memset(gid, 0, sizeof(*gid));
@@ -343,7 +358,7 @@ __attribute__((used)) static int query_gid_type(struct ibv_context *context, uin
 						int *type)
 {
 	struct ibv_gid_entry entry;
-	int error = _ibv_query_gid_ex(context, port_num, index, &entry, 0, sizeof(entry));
+	int error = query_gid(context, SV_ASK_QUERY_GID_TYPE, port_num, index, &entry, 0, sizeof(entry));
 
 	if (error && error != ENODATA) {
 		errno = error;
@@ -372,6 +387,8 @@ SV_EXPORT int ibv_get_pkey_index(struct ibv_context *context, uint8_t port_num, 
 {
 	__be16 found;
 
+	if (sv_ask(sv_of(context), SV_ASK_GET_PKEY_INDEX, 0, 0))
+		return -1;
 	for (int i = 0; !ibv_query_pkey(context, port_num, i, &found); i++)
 		if (found == pkey)
 			return i;
@@ -381,7 +398,10 @@ SV_EXPORT int ibv_get_pkey_index(struct ibv_context *context, uint8_t port_num, 
 /* The device's clock is CLOCK_MONOTONIC. */
 int sv_query_rt_values(struct ibv_context *context, struct ibv_values_ex *values)
 {
-	(void)context;
+	int error = sv_ask(sv_of(context), SV_ASK_QUERY_RT_VALUES_EX, 0, 0);
+
+	if (error)
+		return error;
 	if (values->comp_mask & ~(uint32_t)IBV_VALUES_MASK_RAW_CLOCK)
 		return sv_refuse(EINVAL, "ibv_query_rt_values_ex: comp_mask=%#x is not known", values->comp_mask);
 	if (values->comp_mask)

@@ -101,6 +101,20 @@ static inline void sv_doorbell(struct sv_connection *connection)
 	}
 }
 
+/* -- planned.c: faults on demand */
+
+/* Whether the device's plan of faults has rules for a verb that the driver does by itself; `verb`: SV_ASK_*. */
+static inline bool sv_is_planned(const struct sv_connection *connection, unsigned int verb)
+{
+	return *(volatile uint64_t *)(connection->control + SV_CONTROL_ASKS) >> verb & 1;
+}
+
+/* Asks whether this call is to fail: 0, or the errno, with words. `size`: entries of a queue, or 0. */
+int sv_ask(struct sv_connection *connection, unsigned int verb, uint32_t handle, uint64_t size);
+/* The same of a work request. `opcode`: enum ibv_wr_opcode, of sends; `size`: bytes of the message. */
+int sv_ask_post(struct sv_connection *connection, unsigned int verb, uint32_t handle, uint64_t wr_id, uint32_t opcode,
+		uint64_t size);
+
 /* -- objects */
 
 struct sv_device {

@@ -83,6 +83,8 @@ SV_EXPORT int ibv_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq *
 	struct sv_channel_record record;
 	struct sv_cq *found;
 
+	if (sv_ask(connection, SV_ASK_GET_CQ_EVENT, 0, 0))
+		return -1;
 	do {
 		int error = atomic_load(&connection->dead) ? EIO : receive_record(channel->fd, &record, sizeof(record));
 

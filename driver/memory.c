@@ -45,6 +45,9 @@ SV_EXPORT int ibv_dealloc_pd(struct ibv_pd *pd)
 	if (atomic_load(&self->users))
 		return sv_refuse(EBUSY, "the protection domain has %u parent domains", atomic_load(&self->users));
 	if (self->parent) {
+		error = sv_ask(sv_of(pd->context), SV_ASK_DEALLOC_PD, 0, 0);
+		if (error)
+			return error;
 		atomic_fetch_sub(&self->parent->users, 1);
 		if (self->td)
 			atomic_fetch_sub(&self->td->users, 1);
@@ -60,7 +63,7 @@ SV_EXPORT int ibv_dealloc_pd(struct ibv_pd *pd)
 
 SV_EXPORT struct ibv_pd *ibv_import_pd(struct ibv_context *context, uint32_t pd_handle)
 {
-	struct sv_pd *self = make_pd(context, pd_handle);
+	struct sv_pd *self = sv_ask(sv_of(context), SV_ASK_IMPORT_PD, 0, 0) ? NULL : make_pd(context, pd_handle);
 
 	if (!self)
 		return NULL;
@@ -77,6 +80,8 @@ struct ibv_td *sv_alloc_td(struct ibv_context *context, struct ibv_td_init_attr 
 {
 	struct sv_td *self;
 
+	if (sv_ask(sv_of(context), SV_ASK_ALLOC_TD, 0, 0))
+		return NULL;
 	if (attr->comp_mask) {
 		sv_refuse(EINVAL, "ibv_alloc_td: comp_mask=%#x is not known", attr->comp_mask);
 		return NULL;
@@ -93,7 +98,10 @@ struct ibv_td *sv_alloc_td(struct ibv_context *context, struct ibv_td_init_attr 
 int sv_dealloc_td(struct ibv_td *td)
 {
 	struct sv_td *self = (struct sv_td *)td;
+	int error = sv_ask(sv_of(td->context), SV_ASK_DEALLOC_TD, 0, 0);
 
+	if (error)
+		return error;
 	if (atomic_load(&self->users))
 		return sv_refuse(EBUSY, "the thread domain is used by a parent domain");
 	free(self);
@@ -106,6 +114,8 @@ struct ibv_pd *sv_alloc_parent_domain(struct ibv_context *context, struct ibv_pa
 	struct sv_pd *under = (struct sv_pd *)attr->pd;
 	struct sv_pd *self;
 
+	if (sv_ask(sv_of(context), SV_ASK_ALLOC_PARENT_DOMAIN, 0, 0))
+		return NULL;
 	if (!under || attr->comp_mask & ~(uint32_t)(IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS |
 						     IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT)) {
 		sv_refuse(EINVAL, under ? "ibv_alloc_parent_domain: comp_mask=%#x is not known"
@@ -270,9 +280,12 @@ SV_EXPORT int ibv_dereg_mr(struct ibv_mr *mr)
 SV_EXPORT struct ibv_mr *ibv_import_mr(struct ibv_pd *pd, uint32_t mr_handle)
 {
 	struct sv_connection *connection = sv_of(pd->context);
-	struct sv_mr *self = calloc(1, sizeof(*self));
 	struct sv_entry *entry;
+	struct sv_mr *self;
 
+	if (sv_ask(connection, SV_ASK_IMPORT_MR, 0, 0))
+		return NULL;
+	self = calloc(1, sizeof(*self));
 	if (!self) {
 		errno = ENOMEM;
 		return NULL;
@@ -417,7 +430,7 @@ int sv_free_dm(struct ibv_dm *dm)
 
 SV_EXPORT struct ibv_dm *ibv_import_dm(struct ibv_context *context, uint32_t dm_handle)
 {
-	return make_dm(context, dm_handle, true);
+	return sv_ask(sv_of(context), SV_ASK_IMPORT_DM, 0, 0) ? NULL : make_dm(context, dm_handle, true);
 }
 
 SV_EXPORT void ibv_unimport_dm(struct ibv_dm *dm)

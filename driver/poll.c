@@ -99,6 +99,8 @@ int sv_poll_cq(struct ibv_cq *cq, int count, struct ibv_wc *wc)
 		not_ours();
 		return -1;
 	}
+	if (__builtin_expect(sv_ask(self->connection, SV_ASK_POLL_CQ, cq->handle, 0), 0))
+		return -1;
 	if (load_tail(self) == self->head) {
 		if (is_idle(self)) {
 			errno = EIO;
@@ -163,6 +165,9 @@ static int start_poll(struct ibv_cq_ex *cq, struct ibv_poll_cq_attr *attr)
 		return sv_refuse(EINVAL, "ibv_start_poll: comp_mask=%#x is not known", attr->comp_mask);
 	if (self->connection->forked)
 		return not_ours();
+	error = sv_ask(self->connection, SV_ASK_POLL_CQ, self->cq.handle, 0);
+	if (error)
+		return error;
 	if (load_tail(self) == self->head)
 		return is_idle(self) ? EIO : ENOENT;
 	if (self->locks)
@@ -176,13 +181,15 @@ static int start_poll(struct ibv_cq_ex *cq, struct ibv_poll_cq_attr *attr)
 static int next_poll(struct ibv_cq_ex *cq)
 {
 	struct sv_cq *self = (struct sv_cq *)cq;
+	int error;
 
 	if (self->current) {
 		self->current = NULL;
 		self->head++;
 		store_head(self);
 	}
-	return step(self);
+	error = sv_ask(self->connection, SV_ASK_POLL_CQ, self->cq.handle, 0);
+	return error ? error : step(self);
 }
 
 static void end_poll(struct ibv_cq_ex *cq)

@@ -206,13 +206,34 @@ static int put_target(struct sv_qp *self, uint8_t *slot, const struct ibv_send_w
 	return 0;
 }
 
+/* Bytes of a message, as its list says. */
+static uint64_t length_of(const struct ibv_sge *list, int count)
+{
+	uint64_t length = 0;
+
+	for (int i = 0; i < count; i++)
+		length += list[i].length;
+	return length;
+}
+
+/* Whether a plan of faults lets a send fail. */
+static int ask_send(struct sv_qp *self, const struct ibv_send_wr *wr)
+{
+	if (__builtin_expect(!sv_is_planned(self->connection, SV_ASK_POST_SEND), 1))
+		return 0;
+	return sv_ask_post(self->connection, SV_ASK_POST_SEND, self->qp.handle, wr->wr_id, wr->opcode,
+			   length_of(wr->sg_list, wr->num_sge));
+}
+
 /* Writes one work request behind the tail, which moves; with the queue's lock held. */
 static int put(struct sv_qp *self, const struct ibv_send_wr *wr)
 {
 	struct sv_queue *queue = &self->sends;
 	uint8_t *slot = slot_at(queue, queue->tail);
-	int error = sv_check_post(self, wr->opcode, wr->send_flags, queue->tail);
+	int error = ask_send(self, wr);
 
+	if (!error)
+		error = sv_check_post(self, wr->opcode, wr->send_flags, queue->tail);
 	if (error)
 		return error;
 	sv_put_head(self, slot, wr->wr_id, wr->opcode, wr->send_flags);
@@ -248,8 +269,10 @@ int sv_bind_mw(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *bind)
 {
 	struct ibv_send_wr wr = {.wr_id = bind->wr_id, .opcode = IBV_WR_BIND_MW, .send_flags = bind->send_flags};
 	struct ibv_send_wr *bad;
-	int error;
+	int error = sv_ask(((struct sv_qp *)qp)->connection, SV_ASK_BIND_MW, qp->handle, 0);
 
+	if (error)
+		return error;
 	wr.bind_mw.mw = mw;
 	wr.bind_mw.rkey = ibv_inc_rkey(mw->rkey);
 	wr.bind_mw.bind_info = bind->bind_info;
@@ -261,18 +284,39 @@ int sv_bind_mw(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *bind)
 
 /* -- receiving */
 
-/* Writes a list of receive work requests; with the queue's lock held. */
-static int put_receives(struct sv_queue *queue, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad, const char *kind,
-			uint32_t number)
+/* Where work requests are posted to. */
+struct receiver {
+	struct sv_connection *connection;
+	struct sv_queue *queue;
+	const char *kind; /* QP or SRQ */
+	uint32_t number;
+	uint32_t handle;
+	unsigned int verb; /* SV_ASK_* */
+};
+
+/* Whether a plan of faults lets a receive fail. */
+static int ask_receive(const struct receiver *to, const struct ibv_recv_wr *wr)
 {
+	if (__builtin_expect(!sv_is_planned(to->connection, to->verb), 1))
+		return 0;
+	return sv_ask_post(to->connection, to->verb, to->handle, wr->wr_id, 0, length_of(wr->sg_list, wr->num_sge));
+}
+
+/* Writes a list of receive work requests; with the queue's lock held. */
+static int put_receives(const struct receiver *to, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
+{
+	struct sv_queue *queue = to->queue;
+
 	for (; wr; wr = wr->next) {
 		uint8_t *slot = slot_at(queue, queue->tail);
 		uint64_t length = 0;
-		int error = 0;
+		int error = ask_receive(to, wr);
 
-		if (is_full(queue, queue->tail))
-			error = sv_refuse(ENOMEM, "the receive queue of %s %#x is full: its max_wr is %u", kind,
-					  number, queue->max_wr);
+		if (error)
+			; /* planned */
+		else if (is_full(queue, queue->tail))
+			error = sv_refuse(ENOMEM, "the receive queue of %s %#x is full: its max_wr is %u",
+					  to->kind, to->number, queue->max_wr);
 		else if (wr->num_sge < 0)
 			error = sv_refuse(EINVAL, "num_sge=%d", wr->num_sge);
 		else
@@ -290,21 +334,21 @@ static int put_receives(struct sv_queue *queue, struct ibv_recv_wr *wr, struct i
 }
 
 /* Posts to a receive queue. The device looks at it by itself when a message comes, but it may sleep until then. */
-static int post_receives(struct sv_connection *connection, struct sv_queue *queue, struct ibv_recv_wr *wr,
-			 struct ibv_recv_wr **bad, const char *kind, uint32_t number)
+static int post_receives(const struct receiver *to, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
 {
+	struct sv_queue *queue = to->queue;
 	uint64_t before;
 	int error;
 
-	if (atomic_load_explicit(&connection->dead, memory_order_relaxed)) {
+	if (atomic_load_explicit(&to->connection->dead, memory_order_relaxed)) {
 		*bad = wr;
 		return sv_refuse(EIO, "the device is gone");
 	}
 	pthread_mutex_lock(&queue->lock);
 	before = queue->tail;
-	error = put_receives(queue, wr, bad, kind, number);
+	error = put_receives(to, wr, bad);
 	if (queue->tail != before)
-		sv_publish(connection, queue);
+		sv_publish(to->connection, queue);
 	pthread_mutex_unlock(&queue->lock);
 	return error;
 }
@@ -324,12 +368,16 @@ int sv_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr *
 		*bad = wr;
 		return error;
 	}
-	return post_receives(self->connection, &self->receives, wr, bad, "QP", qp->qp_num);
+	return post_receives(&(struct receiver){self->connection, &self->receives, "QP", qp->qp_num, qp->handle,
+						SV_ASK_POST_RECV},
+			     wr, bad);
 }
 
 int sv_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
 {
 	struct sv_srq *self = (struct sv_srq *)srq;
 
-	return post_receives(self->connection, &self->receives, wr, bad, "SRQ", self->srq_num);
+	return post_receives(&(struct receiver){self->connection, &self->receives, "SRQ", self->srq_num, srq->handle,
+						SV_ASK_POST_SRQ_RECV},
+			     wr, bad);
 }

@@ -100,6 +100,8 @@ class Device:
         self.faults: Plan = _plan(faults)
         #: Asked about each call of a verb but the quick ones, where a plan has rules for them (pyverbs/base.py).
         self.verb_faults: Any = None
+        #: The verbs that the plan has rules for. Another set each time that rules come or go.
+        self.planned: frozenset[str] = frozenset()
         self.link = _build_link(link, address, self.faults, pcap)
         self.guid = _guid(self.link.gids[0])
         self._closed = False

@@ -11,6 +11,13 @@ from pathlib import Path
 import pytest
 from tests import driver
 
+from softverbs.faults import VERBS
+
+#: Of the verbs that can fail on demand: what libibverbs has not, or what cannot fail there.
+NOT_IN_C = {
+    "reg_mr_ex", "reg_buf_mr", "reg_dmabuf_mr", "alloc_buf", "free_buf", "alloc_dmah", "dealloc_dmah", "ack_cq_events",
+    "efadv_create_comp_cntr", "query_gid_type",
+}  # fmt: skip
 HERE = Path(__file__).resolve().parent
 
 
@@ -54,6 +61,15 @@ def test_words_for_what_fails(tmp_path: Path) -> None:
     environment = driver.environment(SOFTVERBS_EXPLAIN="1")
     text = driver.output(driver.softverbs_run(_compile("counters", tmp_path)), environment)
     assert "softverbs: op_mask=0: at least one operation must be named" in text
+
+
+def test_every_verb_fails_on_demand(tmp_path: Path) -> None:
+    wanted = [verb for verb in VERBS if verb not in NOT_IN_C and not verb.startswith("rdma_")]
+    plan = ",".join(f"{verb}:nth=1:errno=E2BIG" for verb in wanted)
+    words = driver.softverbs_run(_compile("faults", tmp_path))
+    lines = driver.output(words, driver.environment(SOFTVERBS_FAULTS=plan)).splitlines()
+    assert lines[-1] == "done"
+    assert sorted(lines[:-1]) == sorted(wanted)
 
 
 def test_the_device_is_killed(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ cdef class Host:
     cdef readonly list shared_srqs
     cdef readonly list shared_cqs
     cdef readonly list offenders
+    cpdef int new_handle(self)
     cpdef int enter(self, object kind, int limit) except? 0
     cpdef leave(self, object kind)
     cpdef uint32_t enter_address(self, object handle) except? 0

@@ -54,6 +54,11 @@ class Host:
         #: Of them, those whose program has put there what cannot be, and what: whoever serves it takes them out.
         self.offenders: list[tuple[Any, str]] = []
 
+    def new_handle(self) -> int:
+        """A number that no other object of the device has, or has had."""
+        self.handles += 1
+        return self.handles
+
     def enter(self, kind: str, limit: int) -> int:
         """Counts a new object in and gives it a handle.
 
@@ -64,8 +69,7 @@ class Host:
         if self.counts.get(kind, 0) >= limit:
             raise PyverbsRDMAError(f"the device has {limit} {kind}s at most, and all are in use", errno.ENOMEM)
         self.counts[kind] = self.counts.get(kind, 0) + 1
-        self.handles += 1
-        return self.handles
+        return self.new_handle()
 
     def leave(self, kind: str) -> None:
         """Counts an object out."""

@@ -102,6 +102,13 @@ class Hooks:
         busy = data or self._agenda or self._late or self._doomed
         self.port.plan = self if busy else None
         self.device.verb_faults = self if any(verb not in HOT for verb in self._calls) else None
+        self.device.planned = self._planned()
+
+    def _planned(self) -> frozenset[str]:
+        """The verbs that the plan has rules for; those that post as well, where a rule counts posts."""
+        whens = [rule.options.get("after", rule.options.get("every")) for rule in self._triggers]
+        posts = any(when is not None and when.unit == "posts" for when in whens)
+        return frozenset({*self._calls, *(HOT[:3] if posts else ())})
 
     def stop(self) -> None:
         """The end: what was kept back is shown."""
@@ -139,12 +146,17 @@ class Hooks:
         number = getattr(queue, "qp_num", None)
         if number == _GSI:
             return
+        facts: dict[str, Any] = {"wr_id": wr.wr_id, "size": sum([element.length for element in wr.sg_list])}
+        if verb == "post_send":
+            facts["opcode"] = wr.opcode
+        if number is not None:
+            facts["qp"] = number
+        self.on_posting(verb, facts)
+
+    def on_posting(self, verb: str, facts: dict[str, Any]) -> None:
+        """The same, of a work request that is described by the facts which rules may ask for."""
+        number = facts.get("qp")
         if verb in self._calls:
-            facts: dict[str, Any] = {"wr_id": wr.wr_id, "size": sum([element.length for element in wr.sg_list])}
-            if verb == "post_send":
-                facts["opcode"] = wr.opcode
-            if verb != "post_srq_recv":
-                facts["qp"] = number
             self.on_call(verb, facts)
         self._count("posts", 1, number)
 

@@ -175,4 +175,9 @@ COMMAND_TABLE = (
         "QUERY_COMP_CNTR_CAPS", 58, "", "u64 max_value; u32 max_counters; u32 supported_qp_attach_ops", "",
         "ibv_query_comp_cntr_caps(3)",
     ),
+    (
+        "ASK", 70, "u32 verb; u32 handle; u64 wr_id; u64 size; u32 opcode", "", "",
+        "whether a verb is to fail that the driver does by itself: a plan of faults has rules for it. verb: SV_ASK_*; "
+        "handle: of the QP, CQ or SRQ; size: of the message or the queue",
+    ),
 )  # fmt: skip

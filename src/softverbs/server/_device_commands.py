@@ -13,6 +13,7 @@ from softverbs.pyverbs import _device_query as query
 from softverbs.server import abi
 from softverbs.server._layout import CONTROL, PURPOSES
 from softverbs.server._memory import SharedMemory
+from softverbs.server._planned import show_asks
 from softverbs.server._registry import handles
 from softverbs.server.session import Session
 
@@ -63,6 +64,7 @@ def _begin(session: Session) -> None:
     session.passing += [passed, theirs.detach()]
     session.server.watch_doorbell(session)
     session.say_awake(1)
+    show_asks(session)
 
 
 @handles("QUERY_DEVICE")

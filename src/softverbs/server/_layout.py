@@ -23,7 +23,16 @@ CONTROL = {
     "CONTROL_SIZE": 4096,
     "CONTROL_AWAKE": 0,  # 1 while the device looks at the rings by itself
     "CONTROL_GONE": 4,  # 1 once the device was removed, or the connection ended: every call gives EIO
+    "CONTROL_ASKS": 8,  # 64 bits: a bit for each of ASKS that has to be asked about
 }
+#: Verbs that the driver does without a command of their own, or that share one. Their numbers in ASK and CONTROL_ASKS.
+_ASKED = (
+    "post_send", "post_recv", "post_srq_recv", "poll_cq", "bind_mw", "create_cq", "create_cq_ex", "query_device",
+    "query_device_ex", "query_gid", "query_gid_ex", "query_gid_table", "query_gid_type", "get_pkey_index",
+    "query_rt_values_ex", "alloc_parent_domain", "dealloc_pd", "alloc_td", "dealloc_td", "import_pd", "import_mr",
+    "import_dm", "get_cq_event",
+)  # fmt: skip
+ASKS = {verb: number for number, verb in enumerate(_ASKED)}
 #: One page for each completion counter. What is there is what ibv_read_comp_cntr(3) returns.
 COUNTER = {"COUNTER_SIZE": 4096, "COUNTER_VALUE": 0, "COUNTER_ERRORS": 8}
 #: Records that come by the descriptor of a channel, and by that of asynchronous events.
@@ -43,7 +52,14 @@ GROUPS = (
     ("Bytes before the slots of a queue's memory.", {"RING_HEADER": RING_HEADER}),
     ("Completion queue: tail (device), head (client).", _named(CQ_HEADER)),
     ("QP and SRQ: SQ tail (client), taken, retired (device); RQ the same; state (device, 32 bits).", _named(QP_HEADER)),
-    ("Control page: is the device awake (then no doorbell is needed), has it gone (32 bits each).", CONTROL),
+    (
+        "Control page: is the device awake (then no doorbell is needed), has it gone (32 bits each); what to ask about.",
+        CONTROL,
+    ),
+    (
+        "Verbs of ASK, and bits of CONTROL_ASKS; NOTHING is never asked about.",
+        {f"ASK_{verb.upper()}": number for verb, number in ASKS.items()} | {"ASK_NOTHING": 63},
+    ),
     ("Page of a completion counter, 64 bits each.", COUNTER),
     ("struct sv_channel_record, struct sv_async_record.", EVENT_SIZES),
     ("HELLO purposes.", PURPOSES),

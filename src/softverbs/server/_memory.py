@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 
 from softverbs.core.errors import PyverbsRDMAError
-from softverbs.core.memory import store32
+from softverbs.core.memory import store32, store64
 
 PAGE = 4096
 _ADD_SEALS = 1033  # F_ADD_SEALS; the fcntl module of older Pythons does not have these
@@ -58,6 +58,10 @@ class SharedMemory:
     def store32(self, offset: int, value: int) -> None:
         """Writes 32 bits at ``offset``."""
         store32(self.address + offset, value)
+
+    def store64(self, offset: int, value: int) -> None:
+        """Writes 64 bits at ``offset``."""
+        store64(self.address + offset, value)
 
     def __del__(self, munmap: Callable[[int, int], int] = _libc.munmap) -> None:
         if getattr(self, "descriptor", -1) >= 0:

@@ -87,7 +87,7 @@ def create_cq(session: Session, request: Values) -> Values:
     cqe, vector = request["cqe"], request["comp_vector"]
     core = CompletionQueue(session.port, session, cqe, None, channel, vector, request["flags"])
     memory = session.share_new(core)
-    core.user = session.add("CQ", core, memory)
+    core.user = session.add("CQ", core, memory, core.handle)
     return {"handle": core.user.handle, **_cq_memory(core, memory)}
 
 
@@ -215,7 +215,7 @@ def create_comp_cntr(session: Session, request: Values) -> Values:
     except BaseException:
         core.close()
         raise
-    return {"handle": session.add("counter", Counter(core, page), page).handle}
+    return {"handle": session.add("counter", Counter(core, page), page, core.handle).handle}
 
 
 @handles("DESTROY_COMP_CNTR")

@@ -19,7 +19,7 @@ from typing import Any
 
 from softverbs.core.memory import Block, fetch_add64
 from softverbs.device import Device
-from softverbs.server import _device_commands, _memory_commands, _qp_commands, _queue_commands
+from softverbs.server import _device_commands, _memory_commands, _planned, _qp_commands, _queue_commands
 from softverbs.server._domains import Domains, Target
 from softverbs.server._registry import HANDLERS
 from softverbs.server.abi import BY_NUMBER
@@ -27,7 +27,7 @@ from softverbs.server.session import Entry, Session
 
 logger = logging.getLogger("softverbs.server")
 
-_MODULES = (_device_commands, _memory_commands, _qp_commands, _queue_commands)
+_MODULES = (_device_commands, _memory_commands, _planned, _qp_commands, _queue_commands)
 assert BY_NUMBER.keys() == HANDLERS.keys(), "every command has a handler"
 
 #: How long after the last work the device still looks by itself, ns.
@@ -77,6 +77,8 @@ class Server:
         self._listener = _listen(path, mode)
         self._spare = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         self._errors = 0
+        #: The verbs of the plan of faults that programs have been told of.
+        self._planned = device.planned
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._watch(self._listener.fileno(), self._accept)
         self._watch(self._bell, self._rung)
@@ -148,6 +150,8 @@ class Server:
 
     def commands(self) -> int:
         """Carries out what has come by the sockets; how much it was."""
+        if self._planned is not self.device.planned:
+            self._show_asks()
         ready = self._sockets.poll(0)
         if ready:
             with self.device.lock:
@@ -186,6 +190,13 @@ class Server:
     def _say_awake(self, awake: int) -> None:
         for session in self.sessions:
             session.say_awake(awake)
+
+    def _show_asks(self) -> None:
+        """Tells the programs that the plan of faults has changed."""
+        with self.device.lock:
+            self._planned = self.device.planned
+            for session in self.sessions:
+                _planned.show_asks(session)
 
     # -- connections
 

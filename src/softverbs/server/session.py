@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from softverbs.core import spaces
 from softverbs.core.errors import PyverbsError, PyverbsRDMAError
+from softverbs.server import _planned as planned
 from softverbs.server import abi
 from softverbs.server._layout import CONTROL, RING_HEADER
 from softverbs.server._memory import SharedMemory
@@ -83,7 +84,6 @@ class Session:
         self.ended = ""
         self.space = 0
         self.entries: dict[int, Entry] = {}
-        self.last_handle = 0
         self.memory_used = 0
         self.control: SharedMemory | None = None
         self.doorbell = -1
@@ -97,13 +97,13 @@ class Session:
 
     # -- objects
 
-    def add(self, kind: str, core: Any, memory: SharedMemory | None = None) -> Entry:
+    def add(self, kind: str, core: Any, memory: SharedMemory | None = None, handle: int = 0) -> Entry:
         """Gives an object a handle, which is never used again, and notes whose it is.
 
         :param kind: one of CLOSING_ORDER
+        :param handle: that of the core, where plans of faults name the object by it; 0: a new one
         """
-        self.last_handle += 1
-        entry = Entry(self, kind, self.last_handle, core, memory)
+        entry = Entry(self, kind, handle or self.port.new_handle(), core, memory)
         self.entries[entry.handle] = entry
         return entry
 
@@ -262,7 +262,10 @@ class Session:
                     errno.EINVAL,
                 )
             self._check_allowed(command)
-            values = HANDLERS[number](self, command.request.unpack(data, abi.REQUEST.size))
+            request = command.request.unpack(data, abi.REQUEST.size)
+            if self.device.verb_faults is not None:
+                planned.let_fail(self, command.name, request)
+            values = HANDLERS[number](self, request)
             return abi.pack_response(command, sequence, values or {})
         except Exception as error:
             code, reason = _explain(error)
