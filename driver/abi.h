@@ -31,7 +31,7 @@
 #define SV_QP_RQ_HEAD                   320
 #define SV_QP_STATE                     384
 
-/* Control page: is the device awake (then no doorbell is needed), has it gone (32 bits each); what to ask about. */
+/* Control page: is the device awake (then no doorbell is needed), has it gone (32 bits each); what to ask. */
 #define SV_CONTROL_SIZE                 4096
 #define SV_CONTROL_AWAKE                0
 #define SV_CONTROL_GONE                 4

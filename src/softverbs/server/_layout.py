@@ -53,7 +53,7 @@ GROUPS = (
     ("Completion queue: tail (device), head (client).", _named(CQ_HEADER)),
     ("QP and SRQ: SQ tail (client), taken, retired (device); RQ the same; state (device, 32 bits).", _named(QP_HEADER)),
     (
-        "Control page: is the device awake (then no doorbell is needed), has it gone (32 bits each); what to ask about.",
+        "Control page: is the device awake (then no doorbell is needed), has it gone (32 bits each); what to ask.",
         CONTROL,
     ),
     (
