@@ -87,7 +87,7 @@ void sv_remove(struct sv_connection *connection, struct sv_entry *entry);
 struct sv_entry *sv_find(struct sv_connection *connection, enum sv_kind kind, uint64_t handle);
 
 /* Words for the last error of this thread; printed where SOFTVERBS_EXPLAIN=1. Sets errno, and returns `error`. */
-int sv_refuse(int error, const char *format, ...) __attribute__((format(printf, 2, 3)));
+SV_EXPORT int sv_refuse(int error, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* Wakes the device if it sleeps, after something was written for it. */
 static inline void sv_doorbell(struct sv_connection *connection)
