@@ -291,6 +291,11 @@ struct ibv_td *sv_alloc_td(struct ibv_context *context, struct ibv_td_init_attr 
 int sv_dealloc_td(struct ibv_td *td);
 struct ibv_pd *sv_alloc_parent_domain(struct ibv_context *context, struct ibv_parent_domain_init_attr *attr);
 
+/* A completion counter. rdma-core's older headers do not know its type. NULL with errno. */
+struct ibv_comp_cntr;
+SV_EXPORT struct ibv_comp_cntr *sv_create_comp_cntr(struct ibv_context *context,
+						    const struct sv_create_comp_cntr_request *request);
+
 int sv_query_port_ex(struct ibv_context *context, uint8_t port_num, struct ibv_port_attr *attr, size_t size);
 int sv_query_device_ex(struct ibv_context *context, const struct ibv_query_device_ex_input *input,
 		       struct ibv_device_attr_ex *attr, size_t size);

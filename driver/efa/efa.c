@@ -1,5 +1,5 @@
 /* Our libefa.so.1, for programs that are linked with it: a softverbs device is no EFA device, and every function says so, as
- * rdma-core's do on the device of another maker.
+ * rdma-core's do on the device of another maker. The one that works is in counter.c.
  *
  * No structure of efadv.h is looked at here, so none is declared.
  */
@@ -47,4 +47,3 @@ REFUSED_POINTER(efadv_create_qp_ex, struct ibv_context *, struct ibv_qp_init_att
 /* rdma-core's do not ask whose object it is, and return what is no structure of EFA's. */
 REFUSED_POINTER(efadv_cq_from_ibv_cq_ex, struct ibv_cq_ex *)
 REFUSED_POINTER(efadv_qp_from_ibv_qp_ex, struct ibv_qp_ex *)
-REFUSED_POINTER(efadv_create_comp_cntr, struct ibv_context *, void *, void *, uint32_t)
