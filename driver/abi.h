@@ -67,6 +67,11 @@
 #define SV_COUNTER_SIZE                 4096
 #define SV_COUNTER_VALUE                0
 #define SV_COUNTER_ERRORS               8
+#define SV_COUNTER_LOST                 16
+
+/* CREATE_COMP_CNTR external. */
+#define SV_COUNTER_EXTERNAL_VALUE       1
+#define SV_COUNTER_EXTERNAL_ERRORS      2
 
 /* struct sv_channel_record, struct sv_async_record. */
 #define SV_CHANNEL_RECORD_SIZE          8
@@ -835,14 +840,16 @@ struct sv_detach_mcast_request {
 };
 SV_ABI_ASSERT(sizeof(struct sv_detach_mcast_request) == 24, "detach_mcast_request");
 
-/* CREATE_COMP_CNTR: ibv_create_comp_cntr(3); the page shows both counts, always Descriptors: memory. */
+/* CREATE_COMP_CNTR: ibv_create_comp_cntr(3), efadv_create_comp_cntr(3); the page shows both counts, always. external: COUNTER_EXTERNAL_*, counts that are stored in the program's memory too, before completions can be seen. Descriptors: memory. */
 struct sv_create_comp_cntr_request {
 	uint32_t comp_mask;                      /* 0 */
 	uint32_t type;                           /* 4 */
 	uint32_t flags;                          /* 8 */
-	uint8_t reserved12[4];                   /* 12 */
+	uint32_t external;                       /* 12 */
+	uint64_t value_address;                  /* 16 */
+	uint64_t error_address;                  /* 24 */
 };
-SV_ABI_ASSERT(sizeof(struct sv_create_comp_cntr_request) == 16, "create_comp_cntr_request");
+SV_ABI_ASSERT(sizeof(struct sv_create_comp_cntr_request) == 32, "create_comp_cntr_request");
 
 struct sv_create_comp_cntr_response {
 	uint32_t handle;                         /* 0 */

@@ -1,5 +1,6 @@
 /* Completion counters (ibv_create_comp_cntr(3) of rdma-core 65). The device counts into a page that is mapped here, so
- * that reading is no command.
+ * that reading is no command. Counts in the program's own memory (efa/counter.c) are written by the device, and these
+ * functions do not touch them.
  */
 #include <sys/mman.h>
 
@@ -33,6 +34,7 @@ struct sv_counter {
 	struct counter counter;
 	struct sv_connection *connection;
 	uint8_t *page;
+	_Atomic uint64_t lost; /* SV_COUNTER_EXTERNAL_*: what was said to be lost */
 };
 
 /* Tells the device that a counter is no longer needed. */
@@ -43,10 +45,8 @@ static int destroy(struct sv_counter *self)
 	return sv_call(self->connection, SV_DESTROY_COMP_CNTR, &request, sizeof(request), NULL, 0);
 }
 
-__attribute__((used)) static struct counter *create_comp_cntr(struct ibv_context *context, struct init_attr *attr)
+struct ibv_comp_cntr *sv_create_comp_cntr(struct ibv_context *context, const struct sv_create_comp_cntr_request *request)
 {
-	struct sv_create_comp_cntr_request request = {
-		.comp_mask = attr->comp_mask, .type = attr->type, .flags = attr->flags};
 	struct sv_create_comp_cntr_response response;
 	struct sv_counter *self = calloc(1, sizeof(*self));
 	int fd;
@@ -57,17 +57,25 @@ __attribute__((used)) static struct counter *create_comp_cntr(struct ibv_context
 	}
 	self->connection = sv_of(context);
 	self->counter.context = context;
-	if (!sv_call_fds(self->connection, SV_CREATE_COMP_CNTR, &request, sizeof(request), &response, sizeof(response),
-			 &fd, 1, -1)) {
+	if (!sv_call_fds(self->connection, SV_CREATE_COMP_CNTR, request, sizeof(*request), &response,
+			 sizeof(response), &fd, 1, -1)) {
 		self->counter.handle = response.handle;
 		self->page = sv_map(fd, SV_COUNTER_SIZE);
 		if (self->page)
-			return &self->counter;
+			return (struct ibv_comp_cntr *)&self->counter;
 		destroy(self);
 		errno = ENOMEM;
 	}
 	free(self);
 	return NULL;
+}
+
+__attribute__((used)) static struct ibv_comp_cntr *create_comp_cntr(struct ibv_context *context, struct init_attr *attr)
+{
+	struct sv_create_comp_cntr_request request = {
+		.comp_mask = attr->comp_mask, .type = attr->type, .flags = attr->flags};
+
+	return sv_create_comp_cntr(context, &request);
 }
 BIND_DEFAULT(create_comp_cntr, ibv_create_comp_cntr, IBVERBS_1.18);
 
@@ -116,6 +124,24 @@ __attribute__((used)) static int inc_err_comp_cntr(struct counter *counter, uint
 }
 BIND_DEFAULT(inc_err_comp_cntr, ibv_inc_err_comp_cntr, IBVERBS_1.18);
 
+/* Says, once, that a count is not in the program's own memory any more. It is in the page, so that nothing fails. */
+static void tell_lost(struct sv_counter *self)
+{
+	uint64_t lost = atomic_load_explicit((_Atomic uint64_t *)(self->page + SV_COUNTER_LOST), memory_order_relaxed);
+	int error = errno;
+
+	if (lost == atomic_exchange(&self->lost, lost))
+		return;
+	sv_refuse(EFAULT, "completion counter %u: its %s cannot be stored in the program's memory any more, which was "
+			  "unmapped or made read-only; ibv_read_comp_cntr has %s still",
+		  self->counter.handle,
+		  lost == SV_COUNTER_EXTERNAL_VALUE    ? "completion count"
+		  : lost == SV_COUNTER_EXTERNAL_ERRORS ? "error count"
+						       : "counts",
+		  lost == (SV_COUNTER_EXTERNAL_VALUE | SV_COUNTER_EXTERNAL_ERRORS) ? "them" : "it");
+	errno = error;
+}
+
 /* One of the two numbers of the page. */
 static int read_page(struct counter *counter, size_t offset, uint64_t *value)
 {
@@ -124,6 +150,7 @@ static int read_page(struct counter *counter, size_t offset, uint64_t *value)
 	if (sv_is_lost(self->connection))
 		return sv_refuse(EIO, "the device is gone");
 	*value = atomic_load_explicit((_Atomic uint64_t *)(self->page + offset), memory_order_acquire);
+	tell_lost(self);
 	return 0;
 }
 

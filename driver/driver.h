@@ -87,7 +87,7 @@ void sv_remove(struct sv_connection *connection, struct sv_entry *entry);
 struct sv_entry *sv_find(struct sv_connection *connection, enum sv_kind kind, uint64_t handle);
 
 /* Words for the last error of this thread; printed where SOFTVERBS_EXPLAIN=1. Sets errno, and returns `error`. */
-int sv_refuse(int error, const char *format, ...) __attribute__((format(printf, 2, 3)));
+SV_EXPORT int sv_refuse(int error, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* Wakes the device if it sleeps, after something was written for it. */
 static inline void sv_doorbell(struct sv_connection *connection)
@@ -304,6 +304,11 @@ struct ibv_mr *sv_reg_dm_mr(struct ibv_pd *pd, struct ibv_dm *dm, uint64_t offse
 struct ibv_td *sv_alloc_td(struct ibv_context *context, struct ibv_td_init_attr *attr);
 int sv_dealloc_td(struct ibv_td *td);
 struct ibv_pd *sv_alloc_parent_domain(struct ibv_context *context, struct ibv_parent_domain_init_attr *attr);
+
+/* A completion counter. rdma-core's older headers do not know its type. NULL with errno. */
+struct ibv_comp_cntr;
+SV_EXPORT struct ibv_comp_cntr *sv_create_comp_cntr(struct ibv_context *context,
+						    const struct sv_create_comp_cntr_request *request);
 
 int sv_query_port_ex(struct ibv_context *context, uint8_t port_num, struct ibv_port_attr *attr, size_t size);
 int sv_query_device_ex(struct ibv_context *context, const struct ibv_query_device_ex_input *input,

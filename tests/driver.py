@@ -43,7 +43,8 @@ def _built() -> Path | str:
     import atexit
 
     atexit.register(shutil.rmtree, folder, True)
-    return tool().build(folder).parent
+    tool().build(folder)
+    return folder
 
 
 def folder() -> Path:

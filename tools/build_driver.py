@@ -1,6 +1,9 @@
-"""Builds the C driver: our own libibverbs.so.1, from driver/.
+"""Builds the C driver: our own libibverbs.so.1, and the libraries that programs expect beside it, from driver/.
 
     python tools/build_driver.py [--output FOLDER] [--check]
+
+A map of symbols makes a library: driver/libibverbs.map and the .c files beside it are libibverbs.so.1,
+driver/efa/libefa.map and those beside it libefa.so.1. All but the first are linked with the first.
 
 An installation of the package builds the same by CMakeLists.txt. Needs a C compiler and the headers of libibverbs
 (Debian: libibverbs-dev). ``driver/abi.h`` is written first, from
@@ -16,10 +19,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 DRIVER = ROOT / "driver"
 OUTPUT = ROOT / "src" / "softverbs" / "_driver"
-SONAME = "libibverbs.so.1"
+#: The library that the others are linked with.
+FIRST = "libibverbs"
 #: Where the headers of libibverbs may be: the system's, and those that tools/venv.py fetched.
 INCLUDES = (Path("/usr/include"), ROOT / ".venv" / "headers" / "usr" / "include")
 FLAGS = ("-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-fPIC", "-fvisibility=hidden", "-pthread", "-D_GNU_SOURCE")
+LINKING = ("-shared", "-Wl,-z,defs")
 
 
 def abi_header() -> str:
@@ -34,29 +39,37 @@ def include() -> Path | None:
     return next((folder for folder in INCLUDES if (folder / "infiniband" / "verbs.h").is_file()), None)
 
 
-def build(output: Path) -> Path:
-    """Compiles and links; the library.
+def maps() -> list[Path]:
+    """The map of each library, that of libibverbs first."""
+    return [DRIVER / f"{FIRST}.map", *sorted(DRIVER.glob("*/*.map"))]
 
+
+def build(output: Path) -> list[Path]:
+    """Compiles and links; the libraries, libibverbs.so.1 first.
+
+    :param output: the folder for them
     :raises FileNotFoundError: there are no headers of libibverbs
     """
     headers = include()
     if headers is None:
         raise FileNotFoundError("the headers of libibverbs are missing (Debian: libibverbs-dev)")
-    where = [] if headers == INCLUDES[0] else [f"-I{headers}"]
+    where = [f"-I{DRIVER}", *([] if headers == INCLUDES[0] else [f"-I{headers}"])]
     output.mkdir(parents=True, exist_ok=True)
-    library = output / SONAME
-    map_file = DRIVER / "libibverbs.map"
-    sources = sorted(str(path) for path in DRIVER.glob("*.c"))
-    compiler = os.environ.get("CC", "cc")
-    linking = ("-shared", f"-Wl,-soname,{SONAME}", f"-Wl,--version-script={map_file}", "-Wl,-z,defs")
-    subprocess.run((compiler, *FLAGS, *where, *sources, *linking, "-o", str(library)), check=True)
-    return library
+    built: list[Path] = []
+    for map_file in maps():
+        library = output / f"{map_file.stem}.so.1"
+        sources = sorted(map_file.parent.glob("*.c"))
+        linking = (*LINKING, f"-Wl,-soname,{library.name}", f"-Wl,--version-script={map_file}", *built[:1])
+        words = (os.environ.get("CC", "cc"), *FLAGS, *where, *sources, *linking, "-o", library)
+        subprocess.run([str(word) for word in words], check=True)
+        built.append(library)
+    return built
 
 
 def main() -> int:
     """The command; its exit status."""
-    parser = argparse.ArgumentParser(description="Builds libibverbs.so.1 from driver/.")
-    parser.add_argument("--output", type=Path, default=OUTPUT, help="folder for the library")
+    parser = argparse.ArgumentParser(description="Builds libibverbs.so.1 and what goes with it from driver/.")
+    parser.add_argument("--output", type=Path, default=OUTPUT, help="folder for the libraries")
     parser.add_argument("--check", action="store_true", help="only look whether driver/abi.h is up to date")
     options = parser.parse_args()
     header = abi_header()
@@ -69,7 +82,7 @@ def main() -> int:
     if not current.exists() or current.read_text() != header:
         current.write_text(header)
     try:
-        print(build(options.output))
+        print(*build(options.output), sep="\n")
     except (FileNotFoundError, subprocess.CalledProcessError) as error:
         print(error, file=sys.stderr)
         return 1

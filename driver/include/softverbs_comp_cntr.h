@@ -46,7 +46,7 @@ struct ibv_comp_cntr_init_attr {
 
 struct ibv_comp_cntr_caps {
 	uint64_t max_value;		  /* after it a counter starts at 0 again */
-	uint32_t max_counters;		  /* of each context */
+	uint32_t max_counters;		  /* on the device, of all programs */
 	uint32_t supported_qp_attach_ops; /* enum ibv_qp_attach_comp_cntr_op */
 };
 

@@ -21,13 +21,14 @@ NOT_IN_C = {
 HERE = Path(__file__).resolve().parent
 
 
-def _compile(name: str, folder: Path) -> str:
+def _compile(name: str, folder: Path, *libraries: str) -> str:
     words = ["-std=gnu11", "-D_GNU_SOURCE", "-O1", "-Wall", "-Wextra", "-Werror", *driver.headers()]
     words += [
         str(HERE / f"{name}.c"),
         "-o",
         str(folder / name),
         f"-L{driver.folder()}",
+        *libraries,
         "-l:libibverbs.so.1",
         "-pthread",
     ]
@@ -54,6 +55,15 @@ def test_counters_of_a_small_device(tmp_path: Path) -> None:
     environment = driver.environment(SOFTVERBS_OPTIONS="counter_max_value=5000,max_counters=12")
     lines = driver.output(driver.softverbs_run(_compile("counters", tmp_path)), environment).splitlines()
     assert "set beyond max_value: EINVAL" in lines
+    assert lines[-1] == "done"
+
+
+@pytest.mark.parametrize("options", ["", "counter_max_value=5000,max_counters=7"])
+def test_counters_in_memory_of_the_program(tmp_path: Path, options: str) -> None:
+    environment = driver.environment(SOFTVERBS_OPTIONS=options)
+    words = driver.softverbs_run(_compile("efa_counters", tmp_path, "-l:libefa.so.1"))
+    lines = driver.output(words, environment).splitlines()
+    assert "efadv_query_device: EOPNOTSUPP" in lines
     assert lines[-1] == "done"
 
 

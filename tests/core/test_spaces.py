@@ -435,13 +435,21 @@ def test_a_counter_in_the_memory_of_a_process(kind: int, child: Child) -> None:
         for _ in range(3):
             pair.a.post(WR_WRITE, 0, 8, 0)
         pair.sim.settle()
+        port = pair.a.node.port
+        port.publish_shared()
         assert (number(child.call("at", 64, 8)), number(child.call("at", 72, 8))) == (3, 0)
         pair.a.qp.modify({"qp_state": ERR}, 1)
         pair.a.post(WR_WRITE, 0, 8, 0)
+        port.publish_shared()
         assert (number(child.call("at", 64, 8)), number(child.call("at", 72, 8))) == (3, 1)
         counter.set(2**64 - 1)
+        port.publish_shared()
         assert number(child.call("at", 64, 8)) == 2**64 - 1
         child.kill()
         counter.inc(2)
-        assert (counter.visible_value, counter.value_address, counter.error_address) == (1, 0, 0)
+        port.publish_shared()
+        assert (counter.visible_value, counter.value_address, counter.lost, port.counts_lost) == (1, 0, 1, 1)
         assert "is gone" in pair.a.node.log[-1]
+        counter.inc_err(1)
+        port.publish_shared()
+        assert (counter.visible_errors, counter.error_address, counter.lost, port.counts_lost) == (2, 0, 3, 2)

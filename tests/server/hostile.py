@@ -46,6 +46,7 @@ _LIKELY = {
     "qp_access_flags": (0, 15), "index": (0,), "srq_limit": (0, 1), "is_global": (1,), "sgid_index": (0,),
     "log_align_req": (0, 3), "has_fd": (0,), "max_recv_sge": (0, 1, 32), "max_send_sge": (1, 32),
     "max_inline_data": (0, 64), "op_mask": (1, 63), "dgid": (bytes(10) + b"\xff\xff\x7f\0\0\1",),
+    "external": (0, 1, 2, 3),
 }  # fmt: skip
 _MEMORY = ctypes.create_string_buffer(8192)
 _SCALARS = ("SQ_TAIL", "SQ_TAKEN", "SQ_HEAD", "RQ_TAIL", "RQ_TAKEN", "RQ_HEAD", "STATE")
@@ -119,6 +120,9 @@ class Hostile:
         if "address" in values and self.random.random() < 0.7:
             values["address"] = ctypes.addressof(_MEMORY)
             values["length"] = self.random.choice((1, 8, len(_MEMORY)))
+        for name in ("value_address", "error_address"):
+            if name in values and self.random.random() < 0.7:
+                values[name] = ctypes.addressof(_MEMORY) + self.random.choice((0, 8, 4096, 1))
         try:
             answer = connection.call(command.name, passing, **values)
             self.accepted += 1

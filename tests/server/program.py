@@ -11,12 +11,21 @@ import time
 from tests.server.client import READ, WRITE, Side
 
 
+def count_in_buffer(side: Side) -> None:
+    """A counter of the peer's WRITEs, whose counts are kept in the first words of the buffer."""
+    values = {"value_address": side.buffer.address, "error_address": side.buffer.address + 8}
+    counter = side.client.call("CREATE_COMP_CNTR", external=3, **values)["handle"]
+    side.client.call("ATTACH_COMP_CNTR", qp=side.qp.handle, counter=counter, op_mask=32)
+
+
 def main(path: str, work: str) -> None:
-    """:param work: ``serve``: only memory; ``traffic``: WRITE and READ to the parent's buffer; ``forked``: a child that
-    has its descriptors
+    """:param work: ``serve``: only memory; ``counted``: and a counter that counts there; ``traffic``: WRITE and READ to
+    the parent's buffer; ``forked``: a child that has its descriptors
     """
     side = Side(path)
     side.buffer.data.raw = bytes(range(256)) * 16
+    if work == "counted":
+        count_in_buffer(side)
     child = os.fork() if work == "forked" else -1
     if child == 0:
         time.sleep(60)

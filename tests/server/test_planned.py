@@ -38,7 +38,7 @@ def asked_by_driver(client: Client) -> set[str]:
 
 
 def test_every_command_is_a_verb_or_none() -> None:
-    nothing: dict[str, Any] = {"purpose": 0, "flags": 0, "to_device": 0}
+    nothing: dict[str, Any] = {"purpose": 0, "flags": 0, "to_device": 0, "external": 0}
     assert planned.VERBS.keys() == abi.COMMANDS.keys()
     for name in abi.COMMANDS:
         verb = planned.verb_of(name, nothing)

@@ -5,6 +5,11 @@ from softverbs.core.host cimport Host
 from softverbs.core.memory cimport raw_store64 as store64
 from softverbs.core.spaces cimport explain, place_word, raw_is_far as is_far
 
+cdef int PAGE_ERRORS
+cdef int PAGE_LOST
+cdef int LOST_VALUE
+cdef int LOST_ERRORS
+
 cdef class CompCntr:
     cdef readonly Host port
     cdef readonly object context_id
@@ -23,6 +28,13 @@ cdef class CompCntr:
     cdef public int attached
     cdef public uintptr_t value_address
     cdef public uintptr_t error_address
+    cdef readonly uintptr_t page
+    cdef object page_holder
+    cdef uint64_t placed_value
+    cdef uint64_t placed_errors
+    cdef bint unplaced
+    cdef bint overwrite
+    cdef readonly int lost
     cdef public uint32_t handle
     cdef readonly bint closed
     cdef public object user
@@ -30,7 +42,11 @@ cdef class CompCntr:
     cdef uint64_t _plus(self, uint64_t value, uint64_t amount) noexcept
     cdef void _changed(self) except *
     cdef int _show(self, uint64_t value, uint64_t errors) except -1
-    cdef _put(self, uintptr_t address, uint64_t value)
+    cdef void _store(self) noexcept
+    cpdef place(self)
+    cdef _lose(self, int lost)
+    cpdef keep(self, uintptr_t value_address, uintptr_t error_address)
+    cpdef show(self, uintptr_t page, object holder)
     cdef _wake(self)
     cdef bint _reached(self, uint64_t threshold) noexcept
     @cython.locals(value=uint64_t, errors=uint64_t, shown=bint)

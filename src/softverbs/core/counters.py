@@ -1,6 +1,10 @@
 """Completion counters (ibv_create_comp_cntr(3)): two numbers for the same events, with nothing to poll.
 
 They are moved by ``completion.complete``, before the completion queue's entry can be seen (semantics.md, 1).
+
+The counts may be kept elsewhere too. Memory of this process is written at once, and so is a page that is shared with a
+program. Where the counts are kept in memory of that program as well (efadv_create_comp_cntr(3)), which takes a system
+call, both are written once for each turn of progress, by ``place``, before completions are shown to any program.
 """
 
 import errno
@@ -23,6 +27,16 @@ if not cython.compiled:
 #: ``enum ibv_comp_cntr_type``.
 COUNT_WRS = 0
 COUNT_BYTES = 1
+
+#: Where the error count is in a page, and which counts can no longer be stored in the program's memory (bits).
+PAGE_ERRORS = 8
+PAGE_LOST = 16
+LOST_VALUE = 1
+LOST_ERRORS = 2
+#: The same for Python, where the module is compiled.
+VALUES = {
+    "PAGE_ERRORS": PAGE_ERRORS, "PAGE_LOST": PAGE_LOST, "LOST_VALUE": LOST_VALUE, "LOST_ERRORS": LOST_ERRORS,
+}  # fmt: skip
 
 
 class CompCntr:
@@ -58,9 +72,18 @@ class CompCntr:
         self.pending: deque[tuple[int, int, int]] = deque()
         self.watchers: list[Watch] = []
         self.attached = 0
-        #: Where the visible counts are stored, too; 0: nowhere. May be a far address (``spaces``), a multiple of 8.
+        #: Where the visible counts are stored, too; 0: nowhere. Multiples of 8, both here or both far (``spaces``).
         self.value_address = 0
         self.error_address = 0
+        #: A page that shows both counts to a program, from its beginning; 0: none.
+        self.page = 0
+        self.page_holder: object = None
+        #: What the far addresses have now, whether that is out of date or to be stored anyhow, and what is lost.
+        self.placed_value = 0
+        self.placed_errors = 0
+        self.unplaced = False
+        self.overwrite = False
+        self.lost = 0
         self.closed = False
         self.user: Any = None
         self.handle = port.enter("completion counter", port.options.max_counters)
@@ -99,21 +122,80 @@ class CompCntr:
     def _show(self, value: int, errors: int) -> None:
         self.visible_value = value
         self.visible_errors = errors
-        if self.value_address:
-            self._put(self.value_address, value)
-        if self.error_address:
-            self._put(self.error_address, errors)
+        if is_far(self.value_address | self.error_address):
+            if not self.unplaced:
+                self.unplaced = True
+                self.port.unplaced_counters.append(self)
+        else:
+            self._store()
         if self.watchers:
             self._wake()
 
-    def _put(self, address: int, value: int) -> None:
-        """Stores a count; memory of another process that is gone is not tried again."""
-        if not is_far(address):
-            store64(address, value)
-        elif not place_word(address, value):
+    def _store(self) -> None:
+        """Stores the visible counts in this process."""
+        if self.value_address:
+            store64(self.value_address, self.visible_value)
+        if self.error_address:
+            store64(self.error_address, self.visible_errors)
+        if self.page:
+            store64(self.page, self.visible_value)
+            store64(self.page + PAGE_ERRORS, self.visible_errors)
+
+    def place(self) -> None:
+        """Stores the visible counts in the memory of another process, and then in the page: who reads the page finds
+        the memory up to date.
+
+        Memory that cannot be written is not tried again: what is mapped there later is something else.
+        """
+        self.unplaced = False
+        if self.value_address and (self.overwrite or self.placed_value != self.visible_value):
+            if not place_word(self.value_address, self.visible_value):
+                self._lose(LOST_VALUE)
+        if self.error_address and (self.overwrite or self.placed_errors != self.visible_errors):
+            if not place_word(self.error_address, self.visible_errors):
+                self._lose(LOST_ERRORS)
+        self.overwrite = False
+        self.placed_value = self.visible_value
+        self.placed_errors = self.visible_errors
+        if self.page:
+            store64(self.page, self.visible_value)
+            store64(self.page + PAGE_ERRORS, self.visible_errors)
+
+    def _lose(self, lost: int) -> None:
+        """One of the counts cannot be stored any more."""
+        self.lost |= lost
+        if lost == LOST_VALUE:
             self.value_address = 0
+        else:
             self.error_address = 0
-            self.port.report(f"completion counter {self.handle}: {explain()}")
+        if self.page:
+            store64(self.page + PAGE_LOST, self.lost)
+        self.port.counts_lost += 1
+        name = "completion" if lost == LOST_VALUE else "error"
+        self.port.report(f"completion counter {self.handle}: its {name} count is no longer stored: {explain()}")
+
+    def keep(self, value_address: int, error_address: int) -> None:
+        """Keeps the counts in memory of another process, too (efadv_create_comp_cntr(3)), which is zeroed now.
+
+        :param value_address: a far address for the completion count, a multiple of 8; 0: none
+        :param error_address: the same for the error count
+        :raises PyverbsRDMAError: EFAULT where that memory cannot be written
+        """
+        if value_address and not place_word(value_address, 0):
+            raise PyverbsRDMAError(f"the completion count: {explain()}", errno.EFAULT)
+        if error_address and not place_word(error_address, 0):
+            raise PyverbsRDMAError(f"the error count: {explain()}", errno.EFAULT)
+        self.value_address = value_address
+        self.error_address = error_address
+
+    def show(self, page: int, holder: object) -> None:
+        """Shows both counts in a page that a program maps.
+
+        :param page: its address; it is all zeros
+        :param holder: kept alive as long as it is used
+        """
+        self.page_holder = holder
+        self.page = page
 
     def _wake(self) -> None:
         for watch in [watch for watch in self.watchers if self._reached(watch.threshold)]:
@@ -168,12 +250,14 @@ class CompCntr:
     def set(self, value: int) -> None:
         """Sets the completion count (ibv_set_comp_cntr(3)). EINVAL beyond ``max_value``."""
         self.value = self._checked(value, "value")
+        self.overwrite = True
         self._changed()
 
     def set_err(self, value: int) -> None:
         """Sets the error count (ibv_set_err_comp_cntr(3)). EINVAL beyond ``max_value``."""
         self.errors = self._checked(value, "value")
         self.seen_errors = self.errors
+        self.overwrite = True
         self._changed()
 
     def inc(self, amount: int) -> None:
@@ -229,6 +313,11 @@ class CompCntr:
                 errno.EBUSY,
             )
         self.closed = True
+        # An update that is still to come must touch nothing: a space may be another program's by then.
+        self.value_address = 0
+        self.error_address = 0
+        self.page = 0
+        self.page_holder = None
         self.port.leave("completion counter")
 
 

@@ -24,6 +24,8 @@ cdef class Host:
     cdef readonly list shared_qps
     cdef readonly list shared_srqs
     cdef readonly list shared_cqs
+    cdef readonly list unplaced_counters
+    cdef public uint64_t counts_lost
     cdef readonly list offenders
     cpdef int new_handle(self)
     cpdef int enter(self, object kind, int limit) except? 0

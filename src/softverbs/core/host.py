@@ -51,7 +51,10 @@ class Host:
         self.shared_qps: list[Any] = []
         self.shared_srqs: list[Any] = []
         self.shared_cqs: list[Any] = []
-        #: Of them, those whose program has put there what cannot be, and what: whoever serves it takes them out.
+        #: Completion counters whose counts are to be stored in a program's memory; and how many cannot be any more.
+        self.unplaced_counters: list[Any] = []
+        self.counts_lost = 0
+        #: Of the queues, those whose program has put there what cannot be, and what: whoever serves it takes them out.
         self.offenders: list[tuple[Any, str]] = []
 
     def new_handle(self) -> int:

@@ -3,6 +3,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from softverbs.core.address cimport AddressVector, pace_of
 from softverbs.core.completion cimport CompletionQueue
 from softverbs.core.constants cimport EVENT_PORT_ACTIVE, EVENT_PORT_ERR, QPS_ERR, QPS_RTR
+from softverbs.core.counters cimport CompCntr
 from softverbs.core.egress cimport ICRC_SIZE, Egress, Path
 from softverbs.core.headers cimport bth_dest_qpn, bth_opcode, bth_pad, bth_pkey, bth_version
 from softverbs.core.host cimport Host
@@ -108,7 +109,7 @@ cdef class Port(Host):
     cdef void _run_timers(self) except *
     @cython.locals(taken=int64_t, index=Py_ssize_t, qp=QueuePair, srq=SharedReceiveQueue)
     cpdef int64_t take_shared(self) except -1
-    @cython.locals(qp=QueuePair, srq=SharedReceiveQueue, cq=CompletionQueue)
+    @cython.locals(counter=CompCntr, qp=QueuePair, srq=SharedReceiveQueue, cq=CompletionQueue)
     cpdef publish_shared(self)
     cpdef uint32_t enter_qp(self, object qp, int number) except? 0
     cpdef remove_qp(self, object qp)

@@ -23,6 +23,7 @@ if not cython.compiled:
     from softverbs.core.address import AddressVector, pace_of
     from softverbs.core.completion import CompletionQueue
     from softverbs.core.constants import EVENT_PORT_ACTIVE, EVENT_PORT_ERR, QPS_ERR, QPS_RTR
+    from softverbs.core.counters import CompCntr
     from softverbs.core.egress import ICRC_SIZE, Egress, Path
     from softverbs.core.headers import bth_dest_qpn, bth_opcode, bth_pad, bth_pkey, bth_version
     from softverbs.core.host import Host
@@ -467,10 +468,16 @@ class Port(Host):
         return taken
 
     def publish_shared(self) -> None:
-        """Tells programs what has happened: which slots are free again, and then what has completed.
+        """Tells programs what has happened: what counters say, which slots are free again, and then what has completed.
 
-        In this order, so that a program which has seen a completion finds the place of its work request free.
+        In this order, so that a program which has seen a completion finds it counted, and the place of its work request
+        free.
         """
+        if self.unplaced_counters:
+            for element in self.unplaced_counters:
+                counter: CompCntr = element
+                counter.place()
+            self.unplaced_counters.clear()
         for pair in self.shared_qps:
             qp: QueuePair = pair
             qp.publish_shared()
@@ -583,6 +590,7 @@ class Port(Host):
             "bytes_received": self.bytes_received,
             "duplicates": sum([qp.responder.duplicates for qp in self.live]),
             "completions_lost": self.completions_lost,
+            "counts_lost": self.counts_lost,
             "dropped_qkey": self.qkey_violations,
             "dropped_no_receive": self.no_receive,
             "retransmissions": sum([qp.requester.retransmissions for qp in self.live]),

@@ -158,8 +158,10 @@ COMMAND_TABLE = (
     ("ATTACH_MCAST", 43, "u32 qp; u32 lid; u8 gid[16]", "", "", "ibv_attach_mcast(3)"),
     ("DETACH_MCAST", 44, "u32 qp; u32 lid; u8 gid[16]", "", "", "ibv_detach_mcast(3)"),
     (
-        "CREATE_COMP_CNTR", 50, "u32 comp_mask; u32 type; u32 flags", _HANDLE, "memory",
-        "ibv_create_comp_cntr(3); the page shows both counts, always",
+        "CREATE_COMP_CNTR", 50,
+        "u32 comp_mask; u32 type; u32 flags; u32 external; u64 value_address; u64 error_address", _HANDLE, "memory",
+        "ibv_create_comp_cntr(3), efadv_create_comp_cntr(3); the page shows both counts, always. external: "
+        "COUNTER_EXTERNAL_*, counts that are stored in the program's memory too, before completions can be seen.",
     ),
     ("DESTROY_COMP_CNTR", 51, _HANDLE, "", "", "ibv_destroy_comp_cntr(3)"),
     ("SET_COMP_CNTR", 52, "u32 handle; u64 value", "", "", "ibv_set_comp_cntr(3)"),

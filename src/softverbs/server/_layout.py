@@ -1,5 +1,6 @@
 """Where things are in the memory that the device shares with a program. The queues' parts are core/rings.py's."""
 
+from softverbs.core.counters import VALUES as COUNTS
 from softverbs.core.rings import VALUES
 
 #: Bytes before the slots of a queue's memory.
@@ -33,8 +34,16 @@ _ASKED = (
     "import_dm", "get_cq_event",
 )  # fmt: skip
 ASKS = {verb: number for number, verb in enumerate(_ASKED)}
-#: One page for each completion counter. What is there is what ibv_read_comp_cntr(3) returns.
-COUNTER = {"COUNTER_SIZE": 4096, "COUNTER_VALUE": 0, "COUNTER_ERRORS": 8}
+#: One page for each completion counter. What is there is what ibv_read_comp_cntr(3) returns. COUNTER_LOST: the counts
+#: (COUNTER_EXTERNAL_*) that could not be stored in the program's memory, which is not tried again.
+COUNTER = {
+    "COUNTER_SIZE": 4096,
+    "COUNTER_VALUE": 0,
+    "COUNTER_ERRORS": COUNTS["PAGE_ERRORS"],
+    "COUNTER_LOST": COUNTS["PAGE_LOST"],
+}
+#: Bits of CREATE_COMP_CNTR's ``external``: which counts are kept in the program's memory too.
+COUNTER_FLAGS = {"COUNTER_EXTERNAL_VALUE": COUNTS["LOST_VALUE"], "COUNTER_EXTERNAL_ERRORS": COUNTS["LOST_ERRORS"]}
 #: Records that come by the descriptor of a channel, and by that of asynchronous events.
 EVENT_SIZES = {"CHANNEL_RECORD_SIZE": 8, "ASYNC_RECORD_SIZE": 16}
 #: HELLO's ``purpose``. LIST: only to list the device; no descriptors come.
@@ -61,6 +70,7 @@ GROUPS = (
         {f"ASK_{verb.upper()}": number for verb, number in ASKS.items()} | {"ASK_NOTHING": 63},
     ),
     ("Page of a completion counter, 64 bits each.", COUNTER),
+    ("CREATE_COMP_CNTR external.", COUNTER_FLAGS),
     ("struct sv_channel_record, struct sv_async_record.", EVENT_SIZES),
     ("HELLO purposes.", PURPOSES),
     ("REG_MR flags.", REG_FLAGS),

@@ -81,6 +81,8 @@ def verb_of(command: str, request: Values) -> str:
         return "open_device" if request["purpose"] == PURPOSES["PURPOSE_CONTEXT"] else ""
     if command == "REG_MR" and request["flags"]:
         return "alloc_null_mr"
+    if command == "CREATE_COMP_CNTR" and request["external"]:
+        return "efadv_create_comp_cntr"
     if command == "COPY_DM" and request["to_device"]:
         return "memcpy_to_dm"
     return VERBS[command]

@@ -177,7 +177,7 @@ def destroy_qp(session: Session, request: Values) -> Values:
 @handles("ATTACH_COMP_CNTR")
 def attach_comp_cntr(session: Session, request: Values) -> None:
     """ibv_qp_attach_comp_cntr(3)."""
-    counter = session.core("counter", request["counter"]).core
+    counter = session.core("counter", request["counter"])
     _qp(session, request["qp"]).attach_comp_cntr(counter, request["op_mask"], request["comp_mask"])
 
 

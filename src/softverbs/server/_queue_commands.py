@@ -4,6 +4,7 @@ import errno
 import socket
 from typing import Any
 
+from softverbs.core import spaces
 from softverbs.core.completion import CompChannel, CompletionQueue
 from softverbs.core.counters import CompCntr
 from softverbs.core.errors import PyverbsRDMAError
@@ -11,7 +12,7 @@ from softverbs.core.rings import VALUES
 from softverbs.core.srq import SharedReceiveQueue
 from softverbs.pyverbs import libibverbs_enums as e
 from softverbs.server import abi
-from softverbs.server._layout import COUNTER, RING_HEADER
+from softverbs.server._layout import COUNTER, COUNTER_FLAGS, RING_HEADER
 from softverbs.server._memory import SharedMemory
 from softverbs.server._registry import handles
 from softverbs.server.session import Entry, Session
@@ -19,24 +20,8 @@ from softverbs.server.session import Entry, Session
 Values = dict[str, Any]
 _CHANNEL = abi.RECORDS["channel_record"]
 _NS_PER_US = 1000
-
-
-class Counter:
-    """A completion counter that shows its counts in a page of the program's."""
-
-    def __init__(self, core: CompCntr, page: SharedMemory) -> None:
-        """
-        :param core: the core's counter
-        :param page: where it shows them
-        """
-        self.core = core
-        core.value_address = page.address + COUNTER["COUNTER_VALUE"]
-        core.error_address = page.address + COUNTER["COUNTER_ERRORS"]
-
-    def close(self) -> None:
-        """Ends the counter; EBUSY while it is attached."""
-        self.core.close()
-        self.core.value_address = self.core.error_address = 0
+_WORD = 8  # bytes of a count
+_EXTERNAL = COUNTER_FLAGS["COUNTER_EXTERNAL_VALUE"] | COUNTER_FLAGS["COUNTER_EXTERNAL_ERRORS"]
 
 
 # -- channels
@@ -208,14 +193,33 @@ def destroy_srq(session: Session, request: Values) -> Values:
 
 @handles("CREATE_COMP_CNTR")
 def create_comp_cntr(session: Session, request: Values) -> Values:
-    """ibv_create_comp_cntr(3)."""
+    """ibv_create_comp_cntr(3), efadv_create_comp_cntr(3)."""
+    external = request["external"]
+    if external & ~_EXTERNAL:
+        raise PyverbsRDMAError(f"external={external:#x}: no bit above {_EXTERNAL:#x} is known", errno.EINVAL)
     core = CompCntr(session.port, session, request["comp_mask"], request["type"], request["flags"])
     try:
+        core.keep(
+            _external(session, external & COUNTER_FLAGS["COUNTER_EXTERNAL_VALUE"], request["value_address"]),
+            _external(session, external & COUNTER_FLAGS["COUNTER_EXTERNAL_ERRORS"], request["error_address"]),
+        )
         page = session.allocate(COUNTER["COUNTER_SIZE"])
     except BaseException:
         core.close()
         raise
-    return {"handle": session.add("counter", Counter(core, page), page, core.handle).handle}
+    core.show(page.address, page)
+    return {"handle": session.add("counter", core, page, core.handle).handle}
+
+
+def _external(session: Session, wanted: int, address: int) -> int:
+    """The far address of a count in the program's memory, checked; 0 where it is not to be there."""
+    if not wanted:
+        return 0
+    if not address or address % _WORD:
+        raise PyverbsRDMAError(
+            f"a count at {address:#x}: the address must be a multiple of {_WORD}, and not 0", errno.EINVAL
+        )
+    return spaces.far(session.space, address)
 
 
 @handles("DESTROY_COMP_CNTR")
@@ -225,7 +229,7 @@ def destroy_comp_cntr(session: Session, request: Values) -> None:
 
 
 def _counter(session: Session, request: Values) -> CompCntr:
-    core = session.core("counter", request["handle"]).core
+    core = session.core("counter", request["handle"])
     assert isinstance(core, CompCntr)
     return core
 
