@@ -1,5 +1,7 @@
 """The tables of the protocol: types, structures, commands. ``abi`` makes what is used of them."""
 
+from softverbs.server._cm_tables import CM_RECORDS, CM_TABLE
+
 #: Name: C type, size, code of the struct module.
 TYPES = {
     "u8": ("uint8_t", 1, "B"),
@@ -32,6 +34,7 @@ RECORDS = {
     "rings": """
         u64 memory_size
         u32 sq_offset; u32 sq_stride; u32 sq_slots; u32 rq_offset; u32 rq_stride; u32 rq_slots""",
+    **CM_RECORDS,
 }
 
 _DEVICE = """
@@ -175,4 +178,5 @@ COMMAND_TABLE = (
         "QUERY_COMP_CNTR_CAPS", 58, "", "u64 max_value; u32 max_counters; u32 supported_qp_attach_ops", "",
         "ibv_query_comp_cntr_caps(3)",
     ),
+    *CM_TABLE,
 )  # fmt: skip
