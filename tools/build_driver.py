@@ -7,8 +7,8 @@ driver/efa/libefa.map and those beside it libefa.so.1. All but the first are lin
 
 An installation of the package builds the same by CMakeLists.txt. Needs a C compiler and the headers of libibverbs
 (Debian: libibverbs-dev), for librdmacm.so.1 also those of librdmacm (librdmacm-dev); without them it is left out.
-``driver/abi.h`` is written first, from src/softverbs/server/abi.py. ``--check`` only says whether the one in the tree is
-up to date.
+``driver/abi.h`` is written first, from src/softverbs/server/abi.py. ``--check`` only says whether the one in the tree
+is up to date.
 """
 
 import argparse
