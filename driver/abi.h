@@ -173,7 +173,29 @@ enum sv_command {
 	SV_READ_COMP_CNTR = 56,
 	SV_ATTACH_COMP_CNTR = 57,
 	SV_QUERY_COMP_CNTR_CAPS = 58,
-	SV_ASK = 70,
+	SV_ASK = 60,
+	SV_CM_CREATE_CHANNEL = 70,
+	SV_CM_DESTROY_CHANNEL = 71,
+	SV_CM_CREATE_ID = 72,
+	SV_CM_DESTROY_ID = 73,
+	SV_CM_BIND = 74,
+	SV_CM_RESOLVE_ADDR = 75,
+	SV_CM_RESOLVE_ROUTE = 76,
+	SV_CM_QUERY = 77,
+	SV_CM_LISTEN = 78,
+	SV_CM_CONNECT = 79,
+	SV_CM_ACCEPT = 80,
+	SV_CM_ESTABLISH = 81,
+	SV_CM_REJECT = 82,
+	SV_CM_NOTIFY = 83,
+	SV_CM_DISCONNECT = 84,
+	SV_CM_INIT_QP_ATTR = 85,
+	SV_CM_NEGOTIATE = 86,
+	SV_CM_JOIN = 87,
+	SV_CM_LEAVE = 88,
+	SV_CM_SET_OPTION = 89,
+	SV_CM_MIGRATE_ID = 90,
+	SV_CM_GET_EVENT = 91,
 };
 
 struct sv_request {
@@ -269,6 +291,30 @@ struct sv_rings {
 	uint32_t rq_slots;                       /* 28 */
 };
 SV_ABI_ASSERT(sizeof(struct sv_rings) == 32, "rings");
+
+struct sv_cm_address {
+	uint8_t ip[16];                          /* 0 */
+	uint32_t scope_id;                       /* 16 */
+	uint16_t port;                           /* 20 */
+	uint16_t length;                         /* 22 */
+};
+SV_ABI_ASSERT(sizeof(struct sv_cm_address) == 24, "cm_address");
+
+struct sv_cm_param {
+	uint32_t qp_num;                         /* 0 */
+	uint32_t vendor_id;                      /* 4 */
+	uint32_t options;                        /* 8 */
+	uint8_t private_data_len;                /* 12 */
+	uint8_t responder_resources;             /* 13 */
+	uint8_t initiator_depth;                 /* 14 */
+	uint8_t flow_control;                    /* 15 */
+	uint8_t retry_count;                     /* 16 */
+	uint8_t rnr_retry_count;                 /* 17 */
+	uint8_t srq;                             /* 18 */
+	uint8_t private_data[256];               /* 19 */
+	uint8_t reserved275[5];                  /* 275 */
+};
+SV_ABI_ASSERT(sizeof(struct sv_cm_param) == 280, "cm_param");
 
 /* HELLO: the first command. PURPOSE_LIST: no descriptors come. guid: the number, in host order; pid: the device's Descriptors: control, doorbell, async. */
 struct sv_hello_request {
@@ -936,5 +982,230 @@ struct sv_ask_request {
 	uint8_t reserved28[4];                   /* 28 */
 };
 SV_ABI_ASSERT(sizeof(struct sv_ask_request) == 32, "ask_request");
+
+/* CM_CREATE_CHANNEL: rdma_create_event_channel(3); the descriptor gives one byte for each event, which CM_GET_EVENT then takes Descriptors: events. */
+struct sv_cm_create_channel_response {
+	uint32_t handle;                         /* 0 */
+	uint8_t reserved4[4];                    /* 4 */
+};
+SV_ABI_ASSERT(sizeof(struct sv_cm_create_channel_response) == 8, "cm_create_channel_response");
+
+/* CM_DESTROY_CHANNEL: rdma_destroy_event_channel(3); its identifiers go with it */
+struct sv_cm_destroy_channel_request {
+	uint32_t handle;                         /* 0 */
+	uint8_t reserved4[4];                    /* 4 */
+};
+SV_ABI_ASSERT(sizeof(struct sv_cm_destroy_channel_request) == 8, "cm_destroy_channel_request");
+
+/* CM_CREATE_ID: rdma_create_id(3); ps: RDMA_PS_* */
+struct sv_cm_create_id_request {
+	uint32_t channel;                        /* 0 */
+	uint32_t ps;                             /* 4 */
+	uint32_t qp_type;                        /* 8 */
+	uint8_t reserved12[4];                   /* 12 */
+};
+SV_ABI_ASSERT(sizeof(struct sv_cm_create_id_request) == 16, "cm_create_id_request");
+
+struct sv_cm_create_id_response {
+	uint32_t id;                             /* 0 */
+	uint8_t reserved4[4];                    /* 4 */
+};
+SV_ABI_ASSERT(sizeof(struct sv_cm_create_id_response) == 8, "cm_create_id_response");
+
+/* CM_DESTROY_ID: rdma_destroy_id(3); dropped: events of it that waited in its channel, whose bytes are to be taken back. The driver then waits until those that it has got are acknowledged */
+struct sv_cm_destroy_id_request {
+	uint32_t id;                             /* 0 */
+	uint8_t reserved4[4];                    /* 4 */
+};
+SV_ABI_ASSERT(sizeof(struct sv_cm_destroy_id_request) == 8, "cm_destroy_id_request");
+
+struct sv_cm_destroy_id_response {
+	uint32_t events_reported;                /* 0 */
+	uint32_t dropped;                        /* 4 */
+};
+SV_ABI_ASSERT(sizeof(struct sv_cm_destroy_id_response) == 8, "cm_destroy_id_response");
+
+/* CM_BIND: rdma_bind_addr(3). length of an address: 4, 16, or 0 where there is none */
+struct sv_cm_bind_request {
+	uint32_t id;                             /* 0 */
+	uint32_t reserved;                       /* 4 */
+	struct sv_cm_address address;            /* 8 */
+};
+SV_ABI_ASSERT(sizeof(struct sv_cm_bind_request) == 32, "cm_bind_request");
+
+/* CM_RESOLVE_ADDR: rdma_resolve_addr(3) */
+struct sv_cm_resolve_addr_request {
+	uint32_t id;                             /* 0 */
+	uint32_t timeout_ms;                     /* 4 */
+	struct sv_cm_address source;             /* 8 */
+	struct sv_cm_address destination;        /* 32 */
+};
+SV_ABI_ASSERT(sizeof(struct sv_cm_resolve_addr_request) == 56, "cm_resolve_addr_request");
+
+/* CM_RESOLVE_ROUTE: rdma_resolve_route(3) */
+struct sv_cm_resolve_route_request {
+	uint32_t id;                             /* 0 */
+	uint32_t timeout_ms;                     /* 4 */
+};
+SV_ABI_ASSERT(sizeof(struct sv_cm_resolve_route_request) == 8, "cm_resolve_route_request");
+
+/* CM_QUERY: what librdmacm writes into rdma_cm_id. port_num: 0 before it is bound; routed: whether the peer is known */
+struct sv_cm_query_request {
+	uint32_t id;                             /* 0 */
+	uint8_t reserved4[4];                    /* 4 */
+};
+SV_ABI_ASSERT(sizeof(struct sv_cm_query_request) == 8, "cm_query_request");
+
+struct sv_cm_query_response {
+	struct sv_cm_address source;             /* 0 */
+	struct sv_cm_address destination;        /* 24 */
+	uint8_t sgid[16];                        /* 48 */
+	uint8_t dgid[16];                        /* 64 */
+	uint32_t port_num;                       /* 80 */
+	uint16_t pkey;                           /* 84 */
+	uint8_t mtu;                             /* 86 */
+	uint8_t hop_limit;                       /* 87 */
+	uint8_t traffic_class;                   /* 88 */
+	uint8_t routed;                          /* 89 */
+	uint8_t reserved90[6];                   /* 90 */
+};
+SV_ABI_ASSERT(sizeof(struct sv_cm_query_response) == 96, "cm_query_response");
+
+/* CM_LISTEN: rdma_listen(3) */
+struct sv_cm_listen_request {
+	uint32_t id;                             /* 0 */
+	int32_t backlog;                         /* 4 */
+};
+SV_ABI_ASSERT(sizeof(struct sv_cm_listen_request) == 8, "cm_listen_request");
+
+/* CM_CONNECT: rdma_connect(3) */
+struct sv_cm_connect_request {
+	uint32_t id;                             /* 0 */
+	uint32_t reserved;                       /* 4 */
+	struct sv_cm_param param;                /* 8 */
+};
+SV_ABI_ASSERT(sizeof(struct sv_cm_connect_request) == 288, "cm_connect_request");
+
+/* CM_ACCEPT: rdma_accept(3), once the queue pair is ready, for which CM_INIT_QP_ATTR knows what was agreed */
+struct sv_cm_accept_request {
+	uint32_t id;                             /* 0 */
+	uint32_t reserved;                       /* 4 */
+	struct sv_cm_param param;                /* 8 */
+};
+SV_ABI_ASSERT(sizeof(struct sv_cm_accept_request) == 288, "cm_accept_request");
+
+/* CM_ESTABLISH: rdma_establish(3); also what rdma_get_cm_event(3) does with CONNECT_RESPONSE */
+struct sv_cm_establish_request {
+	uint32_t id;                             /* 0 */
+	uint8_t reserved4[4];                    /* 4 */
+};
+SV_ABI_ASSERT(sizeof(struct sv_cm_establish_request) == 8, "cm_establish_request");
+
+/* CM_REJECT: rdma_reject(3) */
+struct sv_cm_reject_request {
+	uint32_t id;                             /* 0 */
+	uint32_t reason;                         /* 4 */
+	uint32_t private_data_len;               /* 8 */
+	uint8_t private_data[256];               /* 12 */
+	uint8_t reserved268[4];                  /* 268 */
+};
+SV_ABI_ASSERT(sizeof(struct sv_cm_reject_request) == 272, "cm_reject_request");
+
+/* CM_NOTIFY: rdma_notify(3); event: IBV_EVENT_* */
+struct sv_cm_notify_request {
+	uint32_t id;                             /* 0 */
+	uint32_t event;                          /* 4 */
+};
+SV_ABI_ASSERT(sizeof(struct sv_cm_notify_request) == 8, "cm_notify_request");
+
+/* CM_DISCONNECT: rdma_disconnect(3) */
+struct sv_cm_disconnect_request {
+	uint32_t id;                             /* 0 */
+	uint8_t reserved4[4];                    /* 4 */
+};
+SV_ABI_ASSERT(sizeof(struct sv_cm_disconnect_request) == 8, "cm_disconnect_request");
+
+/* CM_INIT_QP_ATTR: rdma_init_qp_attr(3); qp_state: INIT, RTR or RTS */
+struct sv_cm_init_qp_attr_request {
+	uint32_t id;                             /* 0 */
+	uint32_t qp_state;                       /* 4 */
+};
+SV_ABI_ASSERT(sizeof(struct sv_cm_init_qp_attr_request) == 8, "cm_init_qp_attr_request");
+
+struct sv_cm_init_qp_attr_response {
+	struct sv_qp_attr attr;                  /* 0 */
+	uint32_t attr_mask;                      /* 144 */
+	uint8_t reserved148[4];                  /* 148 */
+};
+SV_ABI_ASSERT(sizeof(struct sv_cm_init_qp_attr_response) == 152, "cm_init_qp_attr_response");
+
+/* CM_NEGOTIATE: before the queue pair is made ready for CM_ACCEPT: how many READs and atomics each side takes */
+struct sv_cm_negotiate_request {
+	uint32_t id;                             /* 0 */
+	uint8_t responder_resources;             /* 4 */
+	uint8_t initiator_depth;                 /* 5 */
+	uint8_t reserved6[2];                    /* 6 */
+};
+SV_ABI_ASSERT(sizeof(struct sv_cm_negotiate_request) == 8, "cm_negotiate_request");
+
+/* CM_JOIN: rdma_join_multicast_ex(3); the event brings the cookie */
+struct sv_cm_join_request {
+	uint32_t id;                             /* 0 */
+	uint32_t send_only;                      /* 4 */
+	uint64_t cookie;                         /* 8 */
+	struct sv_cm_address address;            /* 16 */
+};
+SV_ABI_ASSERT(sizeof(struct sv_cm_join_request) == 40, "cm_join_request");
+
+/* CM_LEAVE: rdma_leave_multicast(3) */
+struct sv_cm_leave_request {
+	uint32_t id;                             /* 0 */
+	uint32_t reserved;                       /* 4 */
+	struct sv_cm_address address;            /* 8 */
+};
+SV_ABI_ASSERT(sizeof(struct sv_cm_leave_request) == 32, "cm_leave_request");
+
+/* CM_SET_OPTION: rdma_set_option(3); EOPNOTSUPP for RDMA_OPTION_IB */
+struct sv_cm_set_option_request {
+	uint32_t id;                             /* 0 */
+	uint32_t level;                          /* 4 */
+	uint32_t optname;                        /* 8 */
+	uint32_t length;                         /* 12 */
+	uint8_t value[64];                       /* 16 */
+};
+SV_ABI_ASSERT(sizeof(struct sv_cm_set_option_request) == 80, "cm_set_option_request");
+
+/* CM_MIGRATE_ID: rdma_migrate_id(3); moved: events that waited in the old channel, whose bytes are to be taken back */
+struct sv_cm_migrate_id_request {
+	uint32_t id;                             /* 0 */
+	uint32_t channel;                        /* 4 */
+};
+SV_ABI_ASSERT(sizeof(struct sv_cm_migrate_id_request) == 8, "cm_migrate_id_request");
+
+struct sv_cm_migrate_id_response {
+	uint32_t events_reported;                /* 0 */
+	uint32_t moved;                          /* 4 */
+};
+SV_ABI_ASSERT(sizeof(struct sv_cm_migrate_id_response) == 8, "cm_migrate_id_response");
+
+/* CM_GET_EVENT: rdma_get_cm_event(3). found: 0 where no event waits. id: of CONNECT_REQUEST a new one. ah_attr: for datagrams */
+struct sv_cm_get_event_request {
+	uint32_t channel;                        /* 0 */
+	uint8_t reserved4[4];                    /* 4 */
+};
+SV_ABI_ASSERT(sizeof(struct sv_cm_get_event_request) == 8, "cm_get_event_request");
+
+struct sv_cm_get_event_response {
+	uint32_t found;                          /* 0 */
+	uint32_t id;                             /* 4 */
+	uint32_t listener;                       /* 8 */
+	uint32_t event;                          /* 12 */
+	int32_t status;                          /* 16 */
+	uint32_t qkey;                           /* 20 */
+	uint64_t cookie;                         /* 24 */
+	struct sv_ah_attr ah_attr;               /* 32 */
+	struct sv_cm_param param;                /* 64 */
+};
+SV_ABI_ASSERT(sizeof(struct sv_cm_get_event_response) == 344, "cm_get_event_response");
 
 #endif

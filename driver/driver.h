@@ -69,13 +69,13 @@ struct sv_connection *sv_share(int socket);
 void sv_disconnect(struct sv_connection *connection);
 
 /* A command and its answer. `fds`: descriptors that must come with it. 0, or an errno. */
-int sv_call_fds(struct sv_connection *connection, enum sv_command command, const void *request, size_t request_size,
-		void *response, size_t response_size, int *fds, int count, int sent_fd);
-int sv_call(struct sv_connection *connection, enum sv_command command, const void *request, size_t request_size,
-	    void *response, size_t response_size);
+SV_EXPORT int sv_call_fds(struct sv_connection *connection, enum sv_command command, const void *request,
+			  size_t request_size, void *response, size_t response_size, int *fds, int count, int sent_fd);
+SV_EXPORT int sv_call(struct sv_connection *connection, enum sv_command command, const void *request,
+		      size_t request_size, void *response, size_t response_size);
 
 /* Says that the device is gone: every call fails from now on. */
-void sv_lost(struct sv_connection *connection);
+SV_EXPORT void sv_lost(struct sv_connection *connection);
 /* Looks, now and then, whether the device still lives; called where a program polls and finds nothing. */
 bool sv_is_lost(struct sv_connection *connection);
 /* Maps memory of the device, and closes its descriptor. NULL with errno. */
@@ -291,7 +291,8 @@ int sv_get_srq_num(struct ibv_srq *srq, uint32_t *number);
 struct ibv_xrcd *sv_open_xrcd(struct ibv_context *context, struct ibv_xrcd_init_attr *attr);
 int sv_close_xrcd(struct ibv_xrcd *xrcd);
 void sv_from_ah_attr(struct sv_ah_attr *to, const struct ibv_ah_attr *from);
-void sv_to_ah_attr(struct ibv_ah_attr *to, const struct sv_ah_attr *from);
+SV_EXPORT void sv_to_ah_attr(struct ibv_ah_attr *to, const struct sv_ah_attr *from);
+SV_EXPORT void sv_to_qp_attr(struct ibv_qp_attr *to, const struct sv_qp_attr *from);
 
 struct ibv_mw *sv_alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type);
 int sv_dealloc_mw(struct ibv_mw *mw);

@@ -118,7 +118,7 @@ static void from_attr(struct sv_qp_attr *to, const struct ibv_qp_attr *from, int
 		sv_from_ah_attr(&to->alt_ah_attr, &from->alt_ah_attr);
 }
 
-static void to_attr(struct ibv_qp_attr *to, const struct sv_qp_attr *from)
+void sv_to_qp_attr(struct ibv_qp_attr *to, const struct sv_qp_attr *from)
 {
 	to->qp_state = from->qp_state;
 	to->cur_qp_state = from->cur_qp_state;
@@ -392,7 +392,7 @@ SV_EXPORT int ibv_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int attr
 	if (error)
 		return error;
 	memset(attr, 0, sizeof(*attr));
-	to_attr(attr, &response.attr);
+	sv_to_qp_attr(attr, &response.attr);
 	init_attr->qp_context = qp->qp_context;
 	init_attr->send_cq = qp->send_cq;
 	init_attr->recv_cq = qp->recv_cq;

@@ -6,8 +6,9 @@ A map of symbols makes a library: driver/libibverbs.map and the .c files beside 
 driver/efa/libefa.map and those beside it libefa.so.1. All but the first are linked with the first.
 
 An installation of the package builds the same by CMakeLists.txt. Needs a C compiler and the headers of libibverbs
-(Debian: libibverbs-dev). ``driver/abi.h`` is written first, from
-src/softverbs/server/abi.py. ``--check`` only says whether the one in the tree is up to date.
+(Debian: libibverbs-dev), for librdmacm.so.1 also those of librdmacm (librdmacm-dev); without them it is left out.
+``driver/abi.h`` is written first, from src/softverbs/server/abi.py. ``--check`` only says whether the one in the tree
+is up to date.
 """
 
 import argparse
@@ -23,6 +24,9 @@ OUTPUT = ROOT / "src" / "softverbs" / "_driver"
 FIRST = "libibverbs"
 #: Where the headers of libibverbs may be: the system's, and those that tools/venv.py fetched.
 INCLUDES = (Path("/usr/include"), ROOT / ".venv" / "headers" / "usr" / "include")
+VERBS = "infiniband/verbs.h"
+#: Headers that a library needs beside those; without them it is left out.
+NEEDS = {"librdmacm": "rdma/rdma_cma.h"}
 FLAGS = ("-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-fPIC", "-fvisibility=hidden", "-pthread", "-D_GNU_SOURCE")
 LINKING = ("-shared", "-Wl,-z,defs")
 
@@ -34,14 +38,20 @@ def abi_header() -> str:
     return subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
+def found(header: str) -> Path | None:
+    """The folder of headers that has one; None where it is missing."""
+    return next((folder for folder in INCLUDES if (folder / header).is_file()), None)
+
+
 def include() -> Path | None:
     """The folder of the headers of libibverbs; None where they are missing."""
-    return next((folder for folder in INCLUDES if (folder / "infiniband" / "verbs.h").is_file()), None)
+    return found(VERBS)
 
 
 def maps() -> list[Path]:
-    """The map of each library, that of libibverbs first."""
-    return [DRIVER / f"{FIRST}.map", *sorted(DRIVER.glob("*/*.map"))]
+    """The map of each library that can be built, that of libibverbs first."""
+    others = [path for path in sorted(DRIVER.glob("*/*.map")) if found(NEEDS.get(path.stem, VERBS)) is not None]
+    return [DRIVER / f"{FIRST}.map", *others]
 
 
 def build(output: Path) -> list[Path]:
@@ -53,7 +63,8 @@ def build(output: Path) -> list[Path]:
     headers = include()
     if headers is None:
         raise FileNotFoundError("the headers of libibverbs are missing (Debian: libibverbs-dev)")
-    where = [f"-I{DRIVER}", *([] if headers == INCLUDES[0] else [f"-I{headers}"])]
+    folders = dict.fromkeys(found(header) for header in (VERBS, *NEEDS.values()))
+    where = [f"-I{DRIVER}", *(f"-I{folder}" for folder in folders if folder not in (None, INCLUDES[0]))]
     output.mkdir(parents=True, exist_ok=True)
     built: list[Path] = []
     for map_file in maps():

@@ -113,14 +113,21 @@ def python_headers() -> Path | None:
 
 
 def verbs_arguments() -> list[str]:
-    """What CMake has to be told to find the headers of libibverbs, which the C driver is compiled with."""
-    if Path("/usr/include/infiniband/verbs.h").is_file():
-        return []
-    include = fetched("libibverbs-dev", "infiniband/verbs.h", "the headers of libibverbs are")
-    if include is None:
-        say("softverbs is built without its C driver: `softverbs run` does not work (Debian: libibverbs-dev)")
-        return []
-    return [f"-DVERBS_INCLUDE_DIR={include}"]
+    """What CMake has to be told to find the headers that the C driver is compiled with."""
+    arguments = []
+    if not Path("/usr/include/infiniband/verbs.h").is_file():
+        include = fetched("libibverbs-dev", "infiniband/verbs.h", "the headers of libibverbs are")
+        if include is None:
+            say("softverbs is built without its C driver: `softverbs run` does not work (Debian: libibverbs-dev)")
+            return []
+        arguments.append(f"-DVERBS_INCLUDE_DIR={include}")
+    if not Path("/usr/include/rdma/rdma_cma.h").is_file():
+        include = fetched("librdmacm-dev", "rdma/rdma_cma.h", "the headers of librdmacm are")
+        if include is None:
+            say("softverbs is built without its librdmacm.so.1 (Debian: librdmacm-dev)")
+        else:
+            arguments.append(f"-DRDMACM_INCLUDE_DIR={include}")
+    return arguments
 
 
 def compile_environment() -> tuple[dict[str, str] | None, str]:

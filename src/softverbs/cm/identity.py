@@ -95,7 +95,7 @@ class Identity:
         #: ECE: vendor and options, of this side and of the peer (IBA A19).
         self.local_ece = (0, 0)
         self.remote_ece = (0, 0)
-        #: A weak reference to who holds it, or None.
+        #: Who holds it, or None: pyverbs/cmid.py has a weak reference here, the server its own object.
         self.user: Any = None
         self._entry: registry.Entry | None = None
         self._service: Service | None = None
@@ -433,10 +433,11 @@ class Identity:
         if self.listener is not None:
             self.listener.pending.discard(self)
 
-    def reject(self, private_data: bytes) -> None:
+    def reject(self, private_data: bytes, reason: int = messages.REJ_CONSUMER) -> None:
         """Says no (rdma_reject(3)).
 
         :param private_data: for the peer
+        :param reason: of a connection: of IBA 12.6.7.2
         :raises PyverbsRDMAError: EINVAL where nothing is to be refused, or for too much private data
         """
         exchange = self.exchange
@@ -448,7 +449,7 @@ class Identity:
             self._answer_inquiry(exchange, messages.SIDR_REJECT, private_data)
         elif isinstance(exchange.machine, Machine):
             self._check_private(private_data, REJECT_ROOM)
-            self._checked(exchange.machine.reject, self.service.now(), private_data=private_data)
+            self._checked(exchange.machine.reject, self.service.now(), reason, private_data=private_data)
         self._answered()
         self.stage = Stage.CONNECT
         exchange.settle()

@@ -1,5 +1,7 @@
 """The tables of the protocol: types, structures, commands. ``abi`` makes what is used of them."""
 
+from softverbs.server._cm_tables import CM_RECORDS, CM_TABLE
+
 #: Name: C type, size, code of the struct module.
 TYPES = {
     "u8": ("uint8_t", 1, "B"),
@@ -32,6 +34,7 @@ RECORDS = {
     "rings": """
         u64 memory_size
         u32 sq_offset; u32 sq_stride; u32 sq_slots; u32 rq_offset; u32 rq_stride; u32 rq_slots""",
+    **CM_RECORDS,
 }
 
 _DEVICE = """
@@ -178,8 +181,9 @@ COMMAND_TABLE = (
         "ibv_query_comp_cntr_caps(3)",
     ),
     (
-        "ASK", 70, "u32 verb; u32 handle; u64 wr_id; u64 size; u32 opcode", "", "",
+        "ASK", 60, "u32 verb; u32 handle; u64 wr_id; u64 size; u32 opcode", "", "",
         "whether a verb is to fail that the driver does by itself: a plan of faults has rules for it. verb: SV_ASK_*; "
         "handle: of the QP, CQ or SRQ; size: of the message or the queue",
     ),
+    *CM_TABLE,
 )  # fmt: skip

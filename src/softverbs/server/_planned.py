@@ -44,7 +44,28 @@ VERBS: dict[str, str] = {
     "COMPLETION_REASON": "",
     "READ_COMP_CNTR": "",
     "ATTACH_COMP_CNTR": "qp_attach_comp_cntr",
-}
+    "CM_BIND": "rdma_bind_addr",
+    "CM_RESOLVE_ADDR": "rdma_resolve_addr",
+    "CM_RESOLVE_ROUTE": "rdma_resolve_route",
+    "CM_LISTEN": "rdma_listen",
+    "CM_CONNECT": "rdma_connect",
+    "CM_ACCEPT": "rdma_accept",
+    "CM_ESTABLISH": "rdma_establish",
+    "CM_REJECT": "rdma_reject",
+    "CM_NOTIFY": "rdma_notify",
+    "CM_DISCONNECT": "rdma_disconnect",
+    "CM_JOIN": "rdma_join_multicast",
+    "CM_LEAVE": "rdma_leave_multicast",
+    "CM_SET_OPTION": "rdma_set_option",
+    "CM_MIGRATE_ID": "rdma_migrate_id",
+    **dict.fromkeys(
+        (
+            "CM_CREATE_CHANNEL", "CM_DESTROY_CHANNEL", "CM_CREATE_ID", "CM_DESTROY_ID", "CM_QUERY", "CM_INIT_QP_ATTR",
+            "CM_NEGOTIATE", "CM_GET_EVENT",
+        ),
+        "",
+    ),
+}  # fmt: skip
 #: Where rules find a size: bytes, or entries of a queue.
 _SIZES = {
     "REG_MR": "length", "REREG_MR": "length", "ALLOC_DM": "length", "REG_DM_MR": "length", "RESIZE_CQ": "cqe",

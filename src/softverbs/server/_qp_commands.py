@@ -38,7 +38,8 @@ def _vector(attr: Values) -> AddressVector:
     )
 
 
-def _ah_attr(vector: AddressVector) -> Values:
+def ah_attr_of(vector: AddressVector) -> Values:
+    """The core's as ``struct ibv_ah_attr``."""
     names = ("dgid", "sgid_index", "flow_label", "hop_limit", "traffic_class", "sl", "port_num", "static_rate")
     return {name: getattr(vector, name) for name in names} | {"is_global": int(vector.is_global)}
 
@@ -161,7 +162,7 @@ def query_qp(session: Session, request: Values) -> Values:
     values = core.query()
     values["cap"] = _cap(core)
     if "ah_attr" in values:
-        values["ah_attr"] = _ah_attr(values["ah_attr"])
+        values["ah_attr"] = ah_attr_of(values["ah_attr"])
     return {"attr": values}
 
 

@@ -19,7 +19,14 @@ from typing import Any
 
 from softverbs.core.memory import Block, fetch_add64
 from softverbs.device import Device
-from softverbs.server import _device_commands, _memory_commands, _planned, _qp_commands, _queue_commands
+from softverbs.server import (
+    _cm_commands,
+    _device_commands,
+    _memory_commands,
+    _planned,
+    _qp_commands,
+    _queue_commands,
+)
 from softverbs.server._domains import Domains, Target
 from softverbs.server._registry import HANDLERS
 from softverbs.server.abi import BY_NUMBER
@@ -27,7 +34,7 @@ from softverbs.server.session import Entry, Session
 
 logger = logging.getLogger("softverbs.server")
 
-_MODULES = (_device_commands, _memory_commands, _planned, _qp_commands, _queue_commands)
+_MODULES = (_cm_commands, _device_commands, _memory_commands, _planned, _qp_commands, _queue_commands)
 assert BY_NUMBER.keys() == HANDLERS.keys(), "every command has a handler"
 
 #: How long after the last work the device still looks by itself, ns.

@@ -32,11 +32,15 @@ MOST_MEMORY = 2**32
 #: Most event records that wait for a program that does not read them.
 MOST_RECORDS = 16384
 #: The order in which the objects of a program that is gone are closed: users before what they use.
-CLOSING_ORDER = ("QP", "AH", "counter", "window", "region", "device memory", "SRQ", "CQ", "channel", "XRCD", "PD")
+CLOSING_ORDER = (
+    "CM id", "CM channel",
+    "QP", "AH", "counter", "window", "region", "device memory", "SRQ", "CQ", "channel", "XRCD", "PD",
+)  # fmt: skip
 #: What a program may still do once the device was removed: tidy up, and ask why.
 _LATE = (
     "DEALLOC_PD", "DEREG_MR", "FREE_DM", "DEALLOC_MW", "DESTROY_CHANNEL", "DESTROY_CQ", "ACK_EVENTS",
     "COMPLETION_REASON", "DESTROY_QP", "DESTROY_AH", "DESTROY_SRQ", "CLOSE_XRCD", "DETACH_MCAST", "DESTROY_COMP_CNTR",
+    "CM_CREATE_CHANNEL", "CM_DESTROY_CHANNEL", "CM_DESTROY_ID", "CM_GET_EVENT", "CM_MIGRATE_ID", "CM_QUERY", "CM_LEAVE",
 )  # fmt: skip
 _ALLOWED_LATE = {abi.COMMANDS[name].number for name in _LATE}
 _HELLO = abi.COMMANDS["HELLO"].number
