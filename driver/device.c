@@ -176,7 +176,7 @@ static void fill_device_attr(struct ibv_device_attr *attr, const struct sv_query
 SV_EXPORT int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *device_attr)
 {
 	struct sv_query_device_response response;
-	int error = sv_call(sv_of(context), SV_QUERY_DEVICE, NULL, 0, &response, sizeof(response));
+	int error = sv_call(sv_own(sv_of(context)), SV_QUERY_DEVICE, NULL, 0, &response, sizeof(response));
 
 	if (!error)
 		fill_device_attr(device_attr, &response);
@@ -192,7 +192,7 @@ int sv_query_device_ex(struct ibv_context *context, const struct ibv_query_devic
 
 	if (input && input->comp_mask)
 		return sv_refuse(EINVAL, "ibv_query_device_ex: comp_mask of the input has to be 0");
-	error = sv_call(sv_of(context), SV_QUERY_DEVICE, NULL, 0, &response, sizeof(response));
+	error = sv_call(sv_own(sv_of(context)), SV_QUERY_DEVICE, NULL, 0, &response, sizeof(response));
 	if (error)
 		return error;
 	memset(&all, 0, sizeof(all));
@@ -227,7 +227,7 @@ int sv_query_port_ex(struct ibv_context *context, uint8_t port_num, struct ibv_p
 	} all;
 	/* active_speed_ex, of rdma-core 52 and later, is the next member. */
 	const size_t behind = offsetof(struct ibv_port_attr, port_cap_flags2) + sizeof(uint16_t);
-	int error = sv_call(sv_of(context), SV_QUERY_PORT, &request, sizeof(request), &from, sizeof(from));
+	int error = sv_call(sv_own(sv_of(context)), SV_QUERY_PORT, &request, sizeof(request), &from, sizeof(from));
 
 	if (error)
 		return error;
@@ -286,7 +286,7 @@ SV_EXPORT int _ibv_query_gid_ex(struct ibv_context *context, uint32_t port_num, 
 
 	if (flags)
 		return sv_refuse(EINVAL, "ibv_query_gid_ex: flags=%#x: no bit of it is known", flags);
-	error = sv_call(sv_of(context), SV_QUERY_GID, &request, sizeof(request), &response, sizeof(response));
+	error = sv_call(sv_own(sv_of(context)), SV_QUERY_GID, &request, sizeof(request), &response, sizeof(response));
 	if (error)
 		return error;
 	memcpy(found.gid.raw, response.gid, sizeof(response.gid));
@@ -358,7 +358,7 @@ SV_EXPORT int ibv_query_pkey(struct ibv_context *context, uint8_t port_num, int 
 {
 	struct sv_query_pkey_request request = {.port_num = port_num, .index = index};
 	struct sv_query_pkey_response response;
-	int error = sv_call(sv_of(context), SV_QUERY_PKEY, &request, sizeof(request), &response, sizeof(response));
+	int error = sv_call(sv_own(sv_of(context)), SV_QUERY_PKEY, &request, sizeof(request), &response, sizeof(response));
 
 	if (error) {
 		errno = error;
