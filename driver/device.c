@@ -176,10 +176,10 @@ static void fill_device_attr(struct ibv_device_attr *attr, const struct sv_query
 SV_EXPORT int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *device_attr)
 {
 	struct sv_query_device_response response;
-	int error = sv_ask(sv_of(context), SV_ASK_QUERY_DEVICE, 0, 0);
+	int error = sv_ask(sv_own(sv_of(context)), SV_ASK_QUERY_DEVICE, 0, 0);
 
 	if (!error)
-		error = sv_call(sv_of(context), SV_QUERY_DEVICE, NULL, 0, &response, sizeof(response));
+		error = sv_call(sv_own(sv_of(context)), SV_QUERY_DEVICE, NULL, 0, &response, sizeof(response));
 	if (!error)
 		fill_device_attr(device_attr, &response);
 	return error;
@@ -194,9 +194,9 @@ int sv_query_device_ex(struct ibv_context *context, const struct ibv_query_devic
 
 	if (input && input->comp_mask)
 		return sv_refuse(EINVAL, "ibv_query_device_ex: comp_mask of the input has to be 0");
-	error = sv_ask(sv_of(context), SV_ASK_QUERY_DEVICE_EX, 0, 0);
+	error = sv_ask(sv_own(sv_of(context)), SV_ASK_QUERY_DEVICE_EX, 0, 0);
 	if (!error)
-		error = sv_call(sv_of(context), SV_QUERY_DEVICE, NULL, 0, &response, sizeof(response));
+		error = sv_call(sv_own(sv_of(context)), SV_QUERY_DEVICE, NULL, 0, &response, sizeof(response));
 	if (error)
 		return error;
 	memset(&all, 0, sizeof(all));
@@ -231,7 +231,7 @@ int sv_query_port_ex(struct ibv_context *context, uint8_t port_num, struct ibv_p
 	} all;
 	/* active_speed_ex, of rdma-core 52 and later, is the next member. */
 	const size_t behind = offsetof(struct ibv_port_attr, port_cap_flags2) + sizeof(uint16_t);
-	int error = sv_call(sv_of(context), SV_QUERY_PORT, &request, sizeof(request), &from, sizeof(from));
+	int error = sv_call(sv_own(sv_of(context)), SV_QUERY_PORT, &request, sizeof(request), &from, sizeof(from));
 
 	if (error)
 		return error;
@@ -291,9 +291,9 @@ static int query_gid(struct ibv_context *context, unsigned int verb, uint32_t po
 
 	if (flags)
 		return sv_refuse(EINVAL, "ibv_query_gid_ex: flags=%#x: no bit of it is known", flags);
-	error = sv_ask(sv_of(context), verb, 0, 0);
+	error = sv_ask(sv_own(sv_of(context)), verb, 0, 0);
 	if (!error)
-		error = sv_call(sv_of(context), SV_QUERY_GID, &request, sizeof(request), &response, sizeof(response));
+		error = sv_call(sv_own(sv_of(context)), SV_QUERY_GID, &request, sizeof(request), &response, sizeof(response));
 	if (error)
 		return error;
 	memcpy(found.gid.raw, response.gid, sizeof(response.gid));
@@ -315,7 +315,7 @@ SV_EXPORT ssize_t _ibv_query_gid_table(struct ibv_context *context, struct ibv_g
 {
 	struct ibv_port_attr port;
 	size_t count = 0;
-	int error = sv_ask(sv_of(context), SV_ASK_QUERY_GID_TABLE, 0, 0);
+	int error = sv_ask(sv_own(sv_of(context)), SV_ASK_QUERY_GID_TABLE, 0, 0);
 
 	if (!error)
 		error = sv_query_port_ex(context, SV_PORT, &port, sizeof(port));
@@ -373,7 +373,7 @@ SV_EXPORT int ibv_query_pkey(struct ibv_context *context, uint8_t port_num, int 
 {
 	struct sv_query_pkey_request request = {.port_num = port_num, .index = index};
 	struct sv_query_pkey_response response;
-	int error = sv_call(sv_of(context), SV_QUERY_PKEY, &request, sizeof(request), &response, sizeof(response));
+	int error = sv_call(sv_own(sv_of(context)), SV_QUERY_PKEY, &request, sizeof(request), &response, sizeof(response));
 
 	if (error) {
 		errno = error;
@@ -387,7 +387,7 @@ SV_EXPORT int ibv_get_pkey_index(struct ibv_context *context, uint8_t port_num, 
 {
 	__be16 found;
 
-	if (sv_ask(sv_of(context), SV_ASK_GET_PKEY_INDEX, 0, 0))
+	if (sv_ask(sv_own(sv_of(context)), SV_ASK_GET_PKEY_INDEX, 0, 0))
 		return -1;
 	for (int i = 0; !ibv_query_pkey(context, port_num, i, &found); i++)
 		if (found == pkey)
@@ -398,7 +398,7 @@ SV_EXPORT int ibv_get_pkey_index(struct ibv_context *context, uint8_t port_num, 
 /* The device's clock is CLOCK_MONOTONIC. */
 int sv_query_rt_values(struct ibv_context *context, struct ibv_values_ex *values)
 {
-	int error = sv_ask(sv_of(context), SV_ASK_QUERY_RT_VALUES_EX, 0, 0);
+	int error = sv_ask(sv_own(sv_of(context)), SV_ASK_QUERY_RT_VALUES_EX, 0, 0);
 
 	if (error)
 		return error;

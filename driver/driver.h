@@ -55,6 +55,7 @@ struct sv_connection {
 	uint64_t sequence;
 	atomic_bool dead;
 	bool forked; /* it is the parent's: nothing of it may be touched */
+	struct sv_connection *heir; /* where it is forked: this process's own, once it was needed */
 	bool told; /* IBV_EVENT_DEVICE_FATAL was read */
 	atomic_long looked; /* ms, when the socket was last asked whether the device lives */
 	unsigned int references;
@@ -66,6 +67,8 @@ struct sv_connection {
 /* Connects to the device of SOFTVERBS_SOCKET. `purpose`: SV_PURPOSE_*. NULL with errno. */
 struct sv_connection *sv_connect(uint32_t purpose);
 struct sv_connection *sv_share(int socket);
+/* The connection for what needs no object of the context: in a forked child one of its own. */
+struct sv_connection *sv_own(struct sv_connection *connection);
 void sv_disconnect(struct sv_connection *connection);
 
 /* A command and its answer. `fds`: descriptors that must come with it. 0, or an errno. */
@@ -149,6 +152,7 @@ struct sv_mr {
 
 struct sv_dm {
 	struct ibv_dm dm;
+	struct sv_connection *connection;
 	bool imported;
 	uint64_t length;
 };

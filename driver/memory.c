@@ -376,7 +376,7 @@ static int copy_dm(struct ibv_dm *dm, uint64_t offset, const void *host, size_t 
 					     .length = length,
 					     .address = (uintptr_t)host};
 
-	return sv_call(sv_of(dm->context), SV_COPY_DM, &request, sizeof(request), NULL, 0);
+	return sv_call(((struct sv_dm *)dm)->connection, SV_COPY_DM, &request, sizeof(request), NULL, 0);
 }
 
 static int copy_to_dm(struct ibv_dm *dm, uint64_t offset, const void *host, size_t length)
@@ -389,7 +389,8 @@ static int copy_from_dm(void *host, struct ibv_dm *dm, uint64_t offset, size_t l
 	return copy_dm(dm, offset, host, length, false);
 }
 
-static struct ibv_dm *make_dm(struct ibv_context *context, uint32_t handle, bool imported)
+static struct ibv_dm *make_dm(struct ibv_context *context, struct sv_connection *connection, uint32_t handle,
+			      bool imported)
 {
 	struct sv_dm *self = calloc(1, sizeof(*self));
 
@@ -402,6 +403,7 @@ static struct ibv_dm *make_dm(struct ibv_context *context, uint32_t handle, bool
 	self->dm.memcpy_from_dm = copy_from_dm;
 	self->dm.comp_mask = IBV_DM_MASK_HANDLE;
 	self->dm.handle = handle;
+	self->connection = connection;
 	self->imported = imported;
 	return &self->dm;
 }
@@ -410,27 +412,33 @@ struct ibv_dm *sv_alloc_dm(struct ibv_context *context, struct ibv_alloc_dm_attr
 {
 	struct sv_alloc_dm_request request = {
 		.length = attr->length, .log_align_req = attr->log_align_req, .comp_mask = attr->comp_mask};
+	struct sv_connection *connection = sv_own(sv_of(context));
 	struct sv_alloc_dm_response response;
 
-	if (sv_call(sv_of(context), SV_ALLOC_DM, &request, sizeof(request), &response, sizeof(response)))
+	if (sv_call(connection, SV_ALLOC_DM, &request, sizeof(request), &response, sizeof(response)))
 		return NULL;
-	return make_dm(context, response.handle, false);
+	return make_dm(context, connection, response.handle, false);
 }
 
 int sv_free_dm(struct ibv_dm *dm)
 {
 	struct sv_free_dm_request request = {.handle = dm->handle};
-	int error = sv_call(sv_of(dm->context), SV_FREE_DM, &request, sizeof(request), NULL, 0);
+	struct sv_dm *self = (struct sv_dm *)dm;
+	int error = sv_call(self->connection, SV_FREE_DM, &request, sizeof(request), NULL, 0);
 
 	if (error && error != EIO)
 		return error;
-	free(dm);
+	free(self);
 	return 0;
 }
 
 SV_EXPORT struct ibv_dm *ibv_import_dm(struct ibv_context *context, uint32_t dm_handle)
 {
-	return sv_ask(sv_of(context), SV_ASK_IMPORT_DM, 0, 0) ? NULL : make_dm(context, dm_handle, true);
+	struct sv_connection *connection = sv_of(context);
+
+	if (sv_ask(connection, SV_ASK_IMPORT_DM, 0, 0))
+		return NULL;
+	return make_dm(context, connection, dm_handle, true);
 }
 
 SV_EXPORT void ibv_unimport_dm(struct ibv_dm *dm)
@@ -444,6 +452,10 @@ struct ibv_mr *sv_reg_dm_mr(struct ibv_pd *pd, struct ibv_dm *dm, uint64_t offse
 		.pd = sv_pd_handle(pd), .dm = dm->handle, .offset = offset, .length = length, .access = access};
 	struct sv_reg_dm_mr_response response;
 
+	if (((struct sv_dm *)dm)->connection != sv_of(pd->context) && !sv_of(pd->context)->forked) {
+		sv_refuse(EINVAL, "ibv_reg_dm_mr: the device memory belongs to another context");
+		return NULL;
+	}
 	if (sv_call(sv_of(pd->context), SV_REG_DM_MR, &request, sizeof(request), &response, sizeof(response)))
 		return NULL;
 	return make_mr(pd, NULL, length, response.handle, response.lkey, response.rkey);

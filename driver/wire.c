@@ -230,6 +230,8 @@ int sv_call_fds(struct sv_connection *connection, enum sv_command command, const
 	int came = 0;
 	int error;
 
+	if (connection->forked)
+		return sv_refuse(EIO, "what was opened before fork(2) is the parent's: open the device in this process");
 	if (atomic_load(&connection->dead))
 		return sv_refuse(EIO, "the device is gone");
 	pthread_mutex_lock(&connection->lock);
@@ -358,6 +360,21 @@ struct sv_connection *sv_share(int socket)
 	return found;
 }
 
+/* A child of fork(2) asks about the device, and takes device memory, by a connection of its own, which it opens now. */
+struct sv_connection *sv_own(struct sv_connection *connection)
+{
+	struct sv_connection *heir;
+
+	if (!connection->forked)
+		return connection;
+	pthread_mutex_lock(&connection->lock);
+	if (!connection->heir)
+		connection->heir = sv_connect(SV_PURPOSE_CONTEXT);
+	heir = connection->heir;
+	pthread_mutex_unlock(&connection->lock);
+	return heir ? sv_own(heir) : connection; /* the heir of a parent that was forked itself is not ours either */
+}
+
 void sv_disconnect(struct sv_connection *connection)
 {
 	struct sv_connection **at;
@@ -371,6 +388,8 @@ void sv_disconnect(struct sv_connection *connection)
 		;
 	*at = connection->next;
 	unlock_connections();
+	if (connection->heir)
+		sv_disconnect(connection->heir);
 	if (connection->socket >= 0)
 		close(connection->socket);
 	if (connection->doorbell >= 0)

@@ -146,18 +146,58 @@ static void threads(void)
 
 /* -- fork */
 
-static void child(struct pair *pair)
+static void grandchild(struct pair *pair, struct ibv_dm *dm)
+{
+	struct ibv_alloc_dm_attr attr = {.length = 64};
+	char text[8];
+
+	CHECK(ibv_memcpy_from_dm(text, dm, 0, 8) == EIO, "a child's child cannot use what the child took");
+	dm = ibv_alloc_dm(pair->context, &attr);
+	CHECK(dm && !ibv_memcpy_from_dm(text, dm, 0, 8) && !ibv_free_dm(dm), "it takes its own");
+	exit(0);
+}
+
+/* rdma-core's tests take device memory in children, on the context of the parent. */
+static void memory_of_a_child(struct pair *pair, struct ibv_dm *parents)
+{
+	struct ibv_alloc_dm_attr attr = {.length = 1 << 30};
+	struct ibv_device_attr device;
+	char text[8] = "child's";
+	struct ibv_dm *dm;
+	int status;
+	pid_t pid;
+
+	CHECK(!ibv_alloc_dm(pair->context, &attr) && errno == ENOMEM, "more than the device has");
+	attr.length = 64;
+	CHECK(!ibv_query_device(pair->context, &device) && device.max_qp, "a child may ask about the device");
+	dm = ibv_alloc_dm(pair->context, &attr);
+	CHECK(dm, "and take device memory: %s", softverbs_last_reason());
+	CHECK(!ibv_memcpy_to_dm(dm, 8, text, 8), "copying there");
+	memset(text, 0, 8);
+	CHECK(!ibv_memcpy_from_dm(text, dm, 8, 8) && !strcmp(text, "child's"), "copying back: %s", text);
+	pid = fork();
+	if (!pid)
+		grandchild(pair, dm);
+	CHECK(waitpid(pid, &status, 0) == pid && status == 0, "the child's child");
+	CHECK(ibv_memcpy_from_dm(text, parents, 0, 8) == EIO, "what its parent took is the parent's");
+	CHECK(!ibv_reg_dm_mr(pair->pd, dm, 0, 64, IBV_ACCESS_ZERO_BASED) && errno == EIO, "so is the domain");
+	CHECK(!ibv_free_dm(dm), "and give it back");
+}
+
+static void child(struct pair *pair, struct ibv_dm *dm)
 {
 	struct ibv_wc wc;
 	struct pair *own;
 
 	CHECK(post(&pair->a, &pair->b, IBV_WR_SEND, 0, 8, 0) == EIO, "a child cannot post to its parent's QP");
 	CHECK(ibv_poll_cq(pair->a.cq, 1, &wc) < 0 && errno == EIO, "nor poll its CQ");
-	CHECK(!ibv_alloc_pd(pair->context) && errno == EIO, "nor use its context");
+	CHECK(!ibv_alloc_pd(pair->context) && errno == EIO, "nor have objects of its context");
+	memory_of_a_child(pair, dm);
 	own = make_pair(NULL); /* but it may open the device itself */
 	connect_pair(own);
 	CHECK(!receive(&own->b, 8, 1) && !post(&own->a, &own->b, IBV_WR_SEND, IBV_SEND_SIGNALED, 8, 2), "posting");
 	CHECK(take(&own->a).wr_id == 2, "a send of the child");
+	CHECK(!ibv_reg_dm_mr(own->pd, dm, 0, 64, IBV_ACCESS_ZERO_BASED) && errno == EINVAL, "memory of another context");
 	close_pair(own);
 	exit(0);
 }
@@ -165,19 +205,24 @@ static void child(struct pair *pair)
 static void forks(void)
 {
 	struct pair *pair = make_pair(NULL);
+	struct ibv_alloc_dm_attr attr = {.length = 64};
+	struct ibv_dm *dm = ibv_alloc_dm(pair->context, &attr);
+	char text[8] = "parents";
 	int status;
 	pid_t pid;
 
 	CHECK(!ibv_fork_init() && ibv_is_fork_initialized() == IBV_FORK_UNNEEDED, "forks need no care");
 	connect_pair(pair);
+	CHECK(dm && !ibv_memcpy_to_dm(dm, 0, text, 8), "device memory of the parent");
 	CHECK(!post(&pair->a, &pair->b, IBV_WR_RDMA_WRITE, IBV_SEND_SIGNALED, 8, 3), "posting");
 	usleep(300000); /* so that a completion lies there */
 	fflush(stdout);
 	pid = fork();
 	if (!pid)
-		child(pair);
+		child(pair, dm);
 	CHECK(waitpid(pid, &status, 0) == pid && status == 0, "the child");
 	CHECK(take(&pair->a).wr_id == 3, "the completion is still there for the parent");
+	CHECK(!ibv_memcpy_from_dm(text, dm, 0, 8) && !strcmp(text, "parents") && !ibv_free_dm(dm), "and its memory");
 	memset(pair->a.memory, 7, 8);
 	CHECK(!receive(&pair->b, 8, 1) && !post(&pair->a, &pair->b, IBV_WR_SEND, IBV_SEND_SIGNALED, 8, 2), "posting");
 	CHECK(take(&pair->a).wr_id == 2 && take(&pair->b).wr_id == 1, "a send of the parent");
