@@ -40,6 +40,7 @@ from softverbs.core.qp_states import (
     STATE,
     STATE_NAMES,
     TIMEOUT,
+    applicable,
     check_transition,
     check_values,
 )
@@ -534,6 +535,7 @@ class QueuePair:
         :param mask: ``IBV_QP_*`` bits of those that count
         :raises PyverbsRDMAError: EINVAL; the words name every missing and every invalid attribute
         """
+        values, mask = applicable(self.qp_type, values, mask)
         target = values["qp_state"] if mask & STATE else self.state
         if not 0 <= target < len(STATE_NAMES):
             raise PyverbsRDMAError(f"qp_state={target} is no state", errno.EINVAL)

@@ -122,6 +122,9 @@ TRANSITIONS = {
         False,
     ),
 }
+#: What half a connection has no use for. It is left aside where it is given, as the kernel's verbs do (modify_qp_mask() of
+#: uverbs_cmd.c): programs such as perftest give an XRC initiator all that an RC queue pair needs.
+IGNORED = {QPT_XRC_SEND: _RESPONDS, QPT_XRC_RECV: RETRY_CNT | RNR_RETRY | MAX_QP_RD_ATOMIC}
 #: Attribute: (its bit, its largest value).
 RANGES = {
     "pkey_index": (PKEY_INDEX, 0),
@@ -137,6 +140,19 @@ RANGES = {
     "qkey": (QKEY, 2**32 - 1),
     "en_sqd_async_notify": (EN_SQD_ASYNC_NOTIFY, 1),
 }
+
+
+def applicable(qp_type: int, values: dict[str, Any], mask: int) -> tuple[dict[str, Any], int]:
+    """The attributes and the mask without what the type of queue pair ignores.
+
+    :param values: by the names of ``struct ibv_qp_attr``
+    :param mask: which of them count
+    """
+    ignored = IGNORED.get(qp_type, 0) & mask
+    if not ignored:
+        return values, mask
+    left = {name: value for name, value in values.items() if name not in RANGES or not RANGES[name][0] & ignored}
+    return left, mask & ~ignored
 
 
 def check_transition(qp_type: int, qp_num: int, state: int, target: int, mask: int) -> None:
