@@ -15,6 +15,7 @@ from tests.server.conftest import Served
 from tests.server.hostile import Hostile
 
 from softverbs.core.rings import VALUES
+from softverbs.server import server
 
 
 class Honest:
@@ -173,6 +174,17 @@ def test_connections_without_hello_cost_little_and_end(served: Served) -> None:
         Connection(served.path).close()
     Client(served.path).close()
     assert wait_for_descriptors(before)
+
+
+def test_a_process_has_so_many_connections(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "MOST_CONNECTIONS", 5)
+    clients = [Client(served.path) for _ in range(5)]
+    with pytest.raises(Gone):
+        Client(served.path)
+    clients[0].close()
+    served.wait_for_objects({})
+    clients[1].gid()
+    assert Client(served.path).gid()
 
 
 def test_too_large_a_queue_is_refused(served: Served) -> None:

@@ -48,6 +48,8 @@ SOCKET_TURNS = 16
 BURST = 16
 #: Connections that are taken in a row.
 ACCEPTS = 16
+#: Most connections of one process: each costs descriptors, of which others need some too.
+MOST_CONNECTIONS = 1024
 #: A defect of the device that shows while it works for one program should not end the others; without end, it does.
 MOST_ERRORS = 100
 #: Longest sleep, ms: should a doorbell ever be lost, it is heard then.
@@ -252,6 +254,9 @@ class Server:
         session = Session(self, connection, pid, self._count)
         self.sessions.append(session)
         self._watch(connection.fileno(), lambda: self._receive(session))
+        if sum([other.pid == pid for other in self.sessions]) > MOST_CONNECTIONS:
+            session.end(f"its process has {MOST_CONNECTIONS} connections already")
+            return
         try:
             session.process = os.pidfd_open(pid) if pid > 0 else -1
         except OSError:
