@@ -11,6 +11,8 @@ import subprocess
 from importlib import metadata
 from pathlib import Path
 
+from rig import debian
+
 
 def _processor() -> str:
     """The processor's name, from ``/proc/cpuinfo``."""
@@ -35,7 +37,10 @@ def _package(python: str, name: str) -> str:
 
 
 def describe(python: str, peer_python: str, source: Path) -> dict[str, str]:
-    """Names and values for the head of the report; peers that are missing are left out."""
+    """Names and values for the head of the report; peers that are missing are left out.
+
+    Called after the measurements: it asks the programs that they have used.
+    """
     try:
         version = metadata.version("softverbs")
     except metadata.PackageNotFoundError:
@@ -49,7 +54,7 @@ def describe(python: str, peer_python: str, source: Path) -> dict[str, str]:
         "Python": _first_line(python, "-c", "import platform; print(platform.python_version())"),
         "Open MPI": _first_line("mpirun", "--version").rpartition(" ")[2],
         "mpi4py": _package(peer_python, "mpi4py"),
-        "libfabric": _first_line("fi_info", "--version").rpartition(" ")[2],
         "pyzmq": _package(peer_python, "pyzmq"),
+        **debian.versions(),
     }
     return {name: value for name, value in found.items() if value}

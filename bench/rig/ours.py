@@ -54,6 +54,13 @@ class Build:
         wanted = {"SOFTVERBS_CORE": ""}
         return wanted if self.path is None else {**wanted, "PYTHONPATH": str(self.path)}
 
+    def need(self) -> None:
+        """Raise Missing unless this build is here."""
+        loaded = _loaded(self)
+        if loaded != self.name:
+            place = f"in {self.path.name}" if self.path else "installed"
+            raise Missing(f"no {self.name} softverbs {place}: {loaded}")
+
     def run(self, script: str, *arguments: str) -> float:
         """Run a worker; returns seconds for one operation.
 
@@ -61,10 +68,7 @@ class Build:
             Missing: this build is not here.
             Failed: the worker failed.
         """
-        loaded = _loaded(self)
-        if loaded != self.name:
-            place = f"in {self.path.name}" if self.path else "installed"
-            raise Missing(f"no {self.name} softverbs {place}: {loaded}")
+        self.need()
         answer = processes.run_worker((self.python, str(processes.WORKERS / script), *arguments), self.environment())
         if answer["build"] != self.name:
             raise Failed(f"the worker loaded the {answer['build']} softverbs")

@@ -9,8 +9,9 @@ import shutil
 import subprocess
 from collections.abc import Callable
 
-from rig import processes
+from rig import debian, processes
 from rig.model import (
+    C_SEND,
     COMPLETION,
     LATENCY,
     SIZES,
@@ -28,6 +29,7 @@ MPI_PUT = "mpi4py over TCP, Put + Flush"
 MPI_SEND = "mpi4py over TCP, Send/Recv"
 FABRIC_UDP = "libfabric udp;ofi_rxd (C)"
 FABRIC_TCP = "libfabric tcp;ofi_rxm (C)"
+FABRIC_TCP_MSG = "libfabric tcp, connected (C)"
 ZMQ = "pyzmq over TCP"
 SOCKET = "Python UDP sockets, unreliable"
 
@@ -50,12 +52,6 @@ def _has_module(python: str, module: str) -> bool:
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
-def need_program(name: str, package: str) -> None:
-    """Raise Missing unless the program ``name`` is on the path."""
-    if shutil.which(name) is None:
-        raise Missing(f"no {name} here (Debian package {package})")
-
-
 def need_module(python: str, module: str) -> None:
     """Raise Missing unless ``python`` can import ``module``."""
     if not _has_module(python, module):
@@ -66,7 +62,8 @@ def _mpi(mode: str, size: int, unit: str, python: str) -> Callable[[Plan], float
     """How to take a sample of mpi4py."""
 
     def run(plan: Plan) -> float:
-        need_program("mpirun", "openmpi-bin")
+        if shutil.which("mpirun") is None:
+            raise Missing("no mpirun here (Debian package openmpi-bin)")
         need_module(python, "mpi4py")
         root = ("--allow-run-as-root",) if os.geteuid() == 0 else ()
         worker = (python, str(processes.WORKERS / "mpi_pair.py"), mode, "--size", str(size))
@@ -93,16 +90,16 @@ def parse_fabric(output: str) -> float:
     raise Failed("no usec/xfer in the output of fi_pingpong")
 
 
-def _fabric(provider: str, size: int) -> Callable[[Plan], float]:
+def _fabric(provider: str, size: int, endpoint: str = "rdm") -> Callable[[Plan], float]:
     """How to take a sample of libfabric's fi_pingpong."""
 
     def run(plan: Plan) -> float:
-        need_program("fi_pingpong", "libfabric-bin")
+        program, variables = debian.find("fi_pingpong", debian.LIBFABRIC)
         count = max(FABRIC_LEAST, int(plan.seconds * 1e6 / FABRIC_GUESS_US[size] / 2))
         port = processes.free_port()
-        common = ("fi_pingpong", "-p", provider, "-e", "rdm", "-I", str(count), "-S", str(size))
+        common = (program, "-p", provider, "-e", endpoint, "-I", str(count), "-S", str(size))
         server, client = (*common, "-B", str(port)), (*common, "-P", str(port), "127.0.0.1")
-        return parse_fabric(processes.run_pair(server, client, plan.cores, port))
+        return parse_fabric(processes.run_pair(server, client, plan.cores, port, variables))
 
     return run
 
@@ -137,3 +134,13 @@ def cases(python: str) -> list[Case]:
         if size < 65536:  # a datagram holds no more
             made.append(Case(TURNS, SOCKET, LATENCY, size, _message("udp", size, python)))
     return made
+
+
+def c_cases() -> list[Case]:
+    """What is measured of libfabric beside the C face; Debian has no program for its RMA, or for its bandwidth."""
+    wanted = ((FABRIC_UDP, "udp;ofi_rxd", "rdm"), (FABRIC_TCP, "tcp;ofi_rxm", "rdm"), (FABRIC_TCP_MSG, "tcp", "msg"))
+    return [
+        Case(C_SEND, subject, LATENCY, size, _fabric(provider, size, endpoint), by_mean=True)
+        for size in SIZES
+        for subject, provider, endpoint in wanted
+    ]

@@ -7,8 +7,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rig.model import BANDWIDTH, COMPLETION, LATENCY, LOCAL, LOCAL_RATE, RATE, STREAM, TURNS, Row
-from rig.report import size_name
+from rig.model import (
+    BANDWIDTH,
+    C_WRITE,
+    C_WRITES,
+    COMPLETION,
+    LATENCY,
+    LOCAL,
+    LOCAL_RATE,
+    RATE,
+    STREAM,
+    TURNS,
+    Row,
+    size_name,
+)  # fmt: skip
 
 PEER_COLOURS = ("#7f7f7f", "#8c564b", "#bcbd22", "#e377c2", "#17becf")
 OWN_COLOURS = ("#1f4e9c", "#2a8fd6", "#5b3fa0", "#0b7a4b", "#3c6e71")
@@ -71,13 +83,15 @@ def draw(folder: Path, rows: Sequence[Row]) -> list[Path]:
     matplotlib.use("Agg")
     matplotlib.rcParams["svg.hashsalt"] = "softverbs"  # the same figures make the same file
     plots: Any = importlib.import_module("matplotlib.pyplot")
-    page, axes = plots.subplots(3, 2, figsize=(15, 17), layout="constrained")
+    page, axes = plots.subplots(4, 2, figsize=(15, 23), layout="constrained")
     _lines(axes[0][0], rows, TURNS, LATENCY, "µs, half a round trip")
     _lines(axes[0][1], rows, COMPLETION, LATENCY, "µs")
     _lines(axes[1][0], rows, STREAM, BANDWIDTH, "GB/s")
     _bars(axes[1][1], rows, STREAM, "Two processes: 8 B operations a second")
     _lines(axes[2][0], rows, LOCAL, LATENCY, "µs")
     _bars(axes[2][1], rows, LOCAL_RATE, "In one process: 8 B writes a second")
+    _lines(axes[3][0], rows, C_WRITE, LATENCY, "µs, half a round trip")
+    _lines(axes[3][1], rows, C_WRITES, BANDWIDTH, "GB/s")
     paths = [folder / "figures.svg", folder / "figures.png"]
     for path in paths:
         page.savefig(path, dpi=110)

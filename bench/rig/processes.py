@@ -16,7 +16,8 @@ from typing import Any
 from rig.model import Failed
 
 WORKERS = Path(__file__).resolve().parent.parent / "workers"
-TIMEOUT_S = 120.0
+TIMEOUT_S = 60.0
+SERVER_END_S = 5.0
 
 
 @contextlib.contextmanager
@@ -79,17 +80,26 @@ def finish(process: subprocess.Popen[str], timeout: float = TIMEOUT_S) -> str:
     return output
 
 
+def run(command: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
+    """Run a program to its end; returns what it printed.
+
+    Raises:
+        Failed: it failed.
+    """
+    process = start(command, environment=environment)
+    try:
+        return finish(process)
+    finally:
+        end(process)
+
+
 def run_worker(command: Sequence[str], environment: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Run a worker script; its last line of output is a JSON object, which is returned.
 
     Raises:
         Failed: it failed, or printed no such line.
     """
-    process = start(command, environment=environment)
-    try:
-        output = finish(process)
-    finally:
-        end(process)
+    output = run(command, environment)
     try:
         answer = json.loads(output.strip().splitlines()[-1])
     except (IndexError, ValueError):
@@ -99,20 +109,30 @@ def run_worker(command: Sequence[str], environment: Mapping[str, str] | None = N
     return answer
 
 
-def run_pair(server: Sequence[str], client: Sequence[str], cores: tuple[int, int], port: int) -> str:
+def run_pair(
+    server: Sequence[str],
+    client: Sequence[str],
+    cores: tuple[int, int] | tuple[None, None],
+    port: int,
+    environment: Mapping[str, str] | None = None,
+) -> str:
     """Run a server and, once it listens on TCP ``port``, its client; return what the client printed.
 
     Raises:
         Failed: one of them failed.
     """
-    serving = start(server, cores[0])
+    serving = start(server, cores[0], environment)
     try:
-        _wait_for_listener(port, serving)
-        asking = start(client, cores[1])
+        wait_for_listener(port, serving)
+        asking = start(client, cores[1], environment)
         try:
-            return finish(asking)
+            output = finish(asking)
         finally:
             end(asking)
+        # It ends by itself, and then its account has the time of its own children too.
+        with contextlib.suppress(Failed):
+            finish(serving, SERVER_END_S)
+        return output
     finally:
         end(serving)
 
@@ -136,7 +156,7 @@ def _listening(port: int) -> bool:
     return False
 
 
-def _wait_for_listener(port: int, server: subprocess.Popen[str], timeout: float = 10.0) -> None:
+def wait_for_listener(port: int, server: subprocess.Popen[str], timeout: float = 10.0) -> None:
     """Return when ``server`` listens on ``port``."""
     limit = time.monotonic() + timeout
     while not _listening(port):

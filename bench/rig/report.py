@@ -9,18 +9,29 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rig import compare
-from rig.model import BANDWIDTH, LATENCY, RATE, SECTIONS, SIZES, Plan, Row
+from rig.model import BANDWIDTH, C_SECTIONS, LATENCY, RATE, SECTIONS, SIZES, Plan, Row, size_name
 
 MARK = "†"
-COLUMNS = ("section", "subject", "size", "unit", "median", "min", "max", "samples", "clean", "state", "note")
+COLUMNS = ("section", "subject", "size", "unit", "median", "min", "max", "mean", "samples", "clean", "state", "note")
+C_NOTES = """\
+What the figures of the C face are, and what they were measured with:
 
-
-def size_name(size: int) -> str:
-    """``size`` bytes, in words."""
-    for factor, name in ((1 << 20, "MiB"), (1 << 10, "KiB")):
-        if size >= factor:
-            return f"{size // factor} {name}"
-    return f"{size} B"
+- `ib_*_lat`: perftest's `t_typical`, the median; half a round trip for WRITE and SEND, the whole operation for READ.
+- `ucx_perftest`: its 50th percentile of half a round trip (`ucp_put_lat`, `tag_lat`).
+- `fi_pingpong`: half a round trip of a message, but the mean over the test. So the ratios with it are between means:
+  those of perftest are in the table of means.
+- bandwidth and rate: `ib_*_bw`'s average and `ucx_perftest`'s overall, with many operations outstanding; 1 GB is 1e9
+  bytes.
+- WRITE compares with UCX put, SEND with tag, READ with get. Debian has no program for RMA over libfabric, so its
+  messages stand beside WRITE too.
+- The peers are two processes, each pinned to a core, and each polls. Ours are three on one device (two programs and the
+  device) and four on two devices, all of which poll, placed by the kernel. With fewer cores than that they take each
+  other's turns: a program that polls its memory (`ib_write_lat`) gives way to the device only when its time slice is
+  over, milliseconds later. It makes the mean much longer than the median, and where more than half of the
+  operations are hit, the median too. `-e` sleeps instead.
+- One device with two programs moves the data in memory, from one process to the other; two devices talk by RoCEv2 over
+  UDP. Their peers are UCX over shared memory, and UCX over TCP and libfabric's `udp;ofi_rxd`.
+"""
 
 
 def figure(value: float, unit: str) -> str:
@@ -32,6 +43,19 @@ def figure(value: float, unit: str) -> str:
     if unit == BANDWIDTH and value < 1:
         return f"{value * 1000:.3g} MB/s"
     return f"{value:.3g} {'µs' if unit == LATENCY else unit}"
+
+
+def _means(rows: Sequence[Row]) -> list[str]:
+    """The means of the C face's latencies, beside those of programs that know no median."""
+    found: dict[str, dict[int, str]] = {}
+    for row in rows:
+        if row.case.section in C_SECTIONS and row.mean is not None:
+            mark = MARK if row.state == "disturbed" else ""
+            found.setdefault(row.case.subject, {})[row.case.size] = figure(row.mean, row.case.unit) + mark
+    if not found:
+        return []
+    lines = [[subject, *(cells.get(size, "") for size in SIZES)] for subject, cells in found.items()]
+    return ["## C face, latency: means of the same samples", "", *table(["", *map(size_name, SIZES)], lines)]
 
 
 def cell(row: Row | None) -> str:
@@ -98,12 +122,15 @@ def _verdict(aim: compare.Aim) -> str:
     return "met" if aim.met else "**missed**"
 
 
-def _aims(rows: Sequence[Row]) -> list[str]:
-    """What was to be reached."""
+def _aims(rows: Sequence[Row], whole: bool) -> list[str]:
+    """What was to be reached; if this is not a ``whole`` run, only what has figures."""
     lines = [
         [aim.text, aim.measured + ("" if aim.trusted or aim.met is None else MARK), _verdict(aim)]
         for aim in compare.aims(compare.index(rows))
+        if aim.met is not None or whole
     ]
+    if not lines:
+        return []
     return ["## Aims", "", *table(["aim", "measured", ""], lines)]
 
 
@@ -114,8 +141,8 @@ def _notes(rows: Sequence[Row], plan: Plan) -> list[str]:
     text = [
         "## How it was measured",
         "",
-        f"Median (minimum to maximum) of {plan.rounds} samples of about {plan.seconds:g} s, each by new processes, "
-        "taken in rounds over all cases. The two sides are pinned to "
+        f"Median (minimum to maximum) of up to {plan.rounds} samples of about {plan.seconds:g} s, each by new "
+        "processes, taken in rounds over all cases. The two sides, but for those of the C face, are pinned to "
         + (f"cores {plan.cores[0]} and {plan.cores[1]}." if plan.cores[0] != plan.cores[1] else "the only core."),
         "",
         (
@@ -140,7 +167,9 @@ def markdown(rows: Sequence[Row], plan: Plan, machine: Mapping[str, str], plots:
     """The report."""
     text = ["# Benchmark", "", *table(["", ""], [[name, value] for name, value in machine.items()])]
     text += [f"![{name}]({name})\n" for name in plots if name.endswith(".svg")]
-    text += [*_aims(rows), *_sections(rows), *_ratios(rows), *_notes(rows, plan)]
+    text += [*_aims(rows, plan.whole), *_sections(rows), *_means(rows), *_ratios(rows), *_notes(rows, plan)]
+    if any(row.case.section in C_SECTIONS for row in rows):
+        text.append(C_NOTES)
     return "\n".join(text)
 
 
@@ -148,7 +177,7 @@ def record(row: Row) -> dict[str, object]:
     """A row as flat values, in the order of COLUMNS."""
     case, values = row.case, row.values
     low, high = (values[0], values[-1]) if values else (None, None)
-    found = (case.section, case.subject, case.size, case.unit, row.median, low, high)
+    found = (case.section, case.subject, case.size, case.unit, row.median, low, high, row.mean)
     return dict(zip(COLUMNS, (*found, len(row.samples), len(row.clean), row.state, row.note), strict=True))
 
 

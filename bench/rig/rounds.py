@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rig import cpu
-from rig.model import Case, Failed, Missing, Plan, Row, Sample
+from rig.model import Case, Failed, Missing, Plan, Reading, Row, Sample
 
 RETRIES = 3
 MAX_FAILURES = 2
@@ -30,7 +30,10 @@ def measure(case: Case, plan: Plan) -> Sample:
     before = cpu.snapshot()
     value = case.run(plan)
     usage = cpu.between(before, cpu.snapshot())
-    return Sample(value, usage.foreign_share, usage.steal_share, not usage.disturbed(plan.limit))
+    mean = None
+    if isinstance(value, Reading):
+        value, mean = value.value, value.mean
+    return Sample(value, usage.foreign_share, usage.steal_share, not usage.disturbed(plan.limit), mean)
 
 
 def take_sample(row: Row, plan: Plan, patience: Patience) -> None:
@@ -59,7 +62,14 @@ def run(cases: Sequence[Case], plan: Plan, say: Callable[[str], None]) -> list[R
     """
     rows = [Row(case, wanted=plan.rounds) for case in cases]
     patience = Patience(plan.patience)
+    start = time.monotonic()
     for number in range(1, plan.rounds + 1):
+        done = number - 1
+        if done and (time.monotonic() - start) * number / done > plan.budget:
+            say(f"no time for round {number}")
+            for row in rows:
+                row.wanted = done
+            break
         for row in rows:
             if row.missing or row.failures >= MAX_FAILURES:
                 continue
