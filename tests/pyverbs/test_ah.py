@@ -149,7 +149,7 @@ def test_the_attributes_of_the_way_back(one: World) -> None:
     assert verbs.ibv_init_ah_from_wc(one.b.context, 1, wc, one.b.mr.buf, attr) == 0
     assert attr.is_global == 1
     assert attr.dgid == one.a.context.query_gid(1, 0).gid
-    assert (attr.sgid_index, attr.port_num, attr.sl, attr.dlid) == (0, 1, 0, 0)
+    assert (attr.sgid_index, attr.port_num, attr.sl, attr.dlid) == (0, 1, wc.sl, 0)
     assert attr.hop_limit > 0
     handle = verbs.ibv_create_ah(one.b.pd, attr)
     assert isinstance(handle, AH)

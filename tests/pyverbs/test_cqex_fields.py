@@ -60,7 +60,7 @@ def test_the_fields_of_a_datagram(world: World) -> None:
     sender.post_send(datagram(world.a, way, receiver, 1, 24))
     world.settle()
     names = "opcode byte_len src_qp qp_num wc_flags slid sl dlid_path_bits"
-    expected = (e.IBV_WC_RECV, 64, sender.qp_num, receiver.qp_num, e.IBV_WC_GRH, 0, 0, 0)
+    expected = (e.IBV_WC_RECV, 64, sender.qp_num, receiver.qp_num, e.IBV_WC_GRH, 0, 2, 0)  # sl: IPv4
     assert completions(cq, *names.split()) == [(9, *expected)]
 
 

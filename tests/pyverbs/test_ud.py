@@ -24,6 +24,8 @@ from softverbs.pyverbs.wr import SGE, SendWR
 
 HIGH = 0x80000000
 
+HEADER_IPV6, HEADER_IPV4 = 1, 2  # in the completion's ``sl``
+
 
 class Pair:
     """A sender and a receiver of datagrams, with a CQ each."""
@@ -67,7 +69,7 @@ def test_a_datagram_arrives_behind_its_header(world: World, length: int) -> None
     assert wc.byte_len == GRH + length
     assert wc.wc_flags == e.IBV_WC_GRH
     assert (wc.qp_num, wc.src_qp) == (pair.b.qp_num, pair.a.qp_num)
-    assert (wc.pkey_index, wc.sl, wc.slid, wc.dlid_path_bits) == (0, 0, 0, 0)
+    assert (wc.pkey_index, wc.sl, wc.slid, wc.dlid_path_bits) == (0, HEADER_IPV4, 0, 0)
     assert world.b.memory[32768 + GRH : 32768 + GRH + length] == data
     route = route_of(bytes(world.b.memory[32768 : 32768 + GRH]))
     assert route.peer == world.a.context.query_gid(1, 0).raw
@@ -130,7 +132,7 @@ def test_the_extended_queue_tells_the_same(world: World) -> None:
     assert (queue.wr_id, queue.status, queue.read_opcode()) == (5, 0, e.IBV_WC_RECV)
     assert (queue.read_src_qp(), queue.read_qp_num()) == (sender.qp_num, taker.qp_num)
     assert (queue.read_byte_len(), queue.read_wc_flags() & e.IBV_WC_GRH) == (GRH + 8, e.IBV_WC_GRH)
-    assert (queue.read_sl(), queue.read_slid()) == (0, 0)
+    assert (queue.read_sl(), queue.read_slid()) == (HEADER_IPV4, 0)
     queue.end_poll()
 
 
@@ -517,7 +519,7 @@ def test_over_ipv6() -> None:
         for device in devices:
             device.progress()
     (wc,) = sides[1].poll()
-    assert (wc.status, wc.byte_len, wc.wc_flags) == (0, GRH + 9, e.IBV_WC_GRH)
+    assert (wc.status, wc.byte_len, wc.wc_flags, wc.sl) == (0, GRH + 9, e.IBV_WC_GRH, HEADER_IPV6)
     raw = bytes(sides[1].memory[:GRH])
     route = route_of(raw)
     assert (route.peer, route.to) == tuple(side.context.query_gid(1, 0).raw for side in sides)

@@ -44,6 +44,7 @@ from softverbs.core.completion import CompChannel
 from softverbs.core.wr import SGE, SendWR
 
 GRH = 40
+HEADER_IPV6, HEADER_IPV4 = 1, 2  # in the completion's ``sl``
 ONLY, ONLY_IMM = 0x64, 0x65
 UNTOUCHED = 0xEE
 QKEY = PATH["qkey"]
@@ -88,7 +89,7 @@ def test_a_datagram(opcode: int, length: int) -> None:
         with_imm = 2 if opcode == WR_SEND_IMM else 0
         assert (got.wr_id, got.status, got.opcode) == (7, SUCCESS, 128)
         assert (got.byte_len, got.wc_flags, got.src_qp) == (GRH + length, 1 | with_imm, pair.a.qp.qp_num)
-        assert (got.qp_num, got.pkey_index, got.sl) == (pair.b.qp.qp_num, 0, 0)
+        assert (got.qp_num, got.pkey_index, got.sl) == (pair.b.qp.qp_num, 0, HEADER_IPV4)
         assert not with_imm or got.imm_data == 0x0A0B0C0D
         assert pair.b.at(0x8000 + GRH, length + 1) == data + bytes([UNTOUCHED])
         (frame,) = pair.sent(pair.a)
@@ -120,6 +121,8 @@ def test_the_header_over_ipv6(length: int) -> None:
         pair.b.receive(0x8000, GRH + 4096)
         send(pair, length)
         (frame,) = pair.sent(pair.a)
+        (got,) = pair.b.polled()
+        assert (got.wc_flags, got.sl) == (1, HEADER_IPV6)
         first, payload, following, _, source, dest = struct.unpack(">IHBB16s16s", pair.b.at(0x8000, GRH))
         assert (first >> 28, payload, following) == (6, 8 + len(frame), 17)
         assert (str(ipaddress.ip_address(source)), str(ipaddress.ip_address(dest))) == IPV6

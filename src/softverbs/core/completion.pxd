@@ -1,6 +1,6 @@
 cimport cython
 from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
-from softverbs.core.constants cimport EVENT_CQ_ERR, WC_SUCCESS
+from softverbs.core.constants cimport EVENT_CQ_ERR, WC_FLAGS, WC_SL_SHIFT, WC_SUCCESS
 from softverbs.core.counters cimport CompCntr
 from softverbs.core.host cimport Host
 from softverbs.core.memory cimport (
@@ -10,6 +10,7 @@ from softverbs.core.memory cimport (
     raw_load32 as load32,
     raw_load64 as load64,
     load_acquire64,
+    raw_store8 as store8,
     raw_store32 as store32,
     raw_store64 as store64,
     store_release64,

@@ -16,7 +16,7 @@ from softverbs.core.errors import PyverbsRDMAError
 from softverbs.core.limits import Options
 
 if not cython.compiled:
-    from softverbs.core.constants import EVENT_CQ_ERR, WC_SUCCESS
+    from softverbs.core.constants import EVENT_CQ_ERR, WC_FLAGS, WC_SL_SHIFT, WC_SUCCESS
     from softverbs.core.counters import CompCntr
     from softverbs.core.host import Host
     from softverbs.core.memory import (
@@ -26,6 +26,7 @@ if not cython.compiled:
         load32,
         load64,
         load_acquire64,
+        store8,
         store32,
         store64,
         store_release64,
@@ -224,8 +225,9 @@ class CompletionQueue:
         store32(slot + CQ_IMM, imm)
         store32(slot + CQ_QP_NUM, qp_num)
         store32(slot + CQ_SRC_QP, src_qp)
-        store32(slot + CQ_FLAGS, wc_flags)
+        store32(slot + CQ_FLAGS, wc_flags & WC_FLAGS)
         store64(slot + CQ_PKEY_INDEX, 0)
+        store8(slot + CQ_SL, wc_flags >> WC_SL_SHIFT)
         store64(slot + CQ_TIMESTAMP, self.port.now)
         if reason is not None:
             self.reasons[ring.tail] = reason
@@ -543,6 +545,7 @@ def complete(
     :param counter: attached to this QP and operation, or None
     :param payload: bytes that a BYTES counter counts
     :param listed: whether success makes an entry (signaled); an error always does
+    :param wc_flags: ``IBV_WC_*`` flags, and a datagram's ``WC_SL_*``
     """
     if cq.port.plan is not None:
         changed = cq.port.plan.on_retire(wr_id, status, opcode, qp_num)

@@ -45,6 +45,10 @@ cdef int WC_RECV_RDMA_WITH_IMM
 cdef int WC_GRH
 cdef int WC_WITH_IMM
 cdef int WC_WITH_INV
+cdef int WC_FLAGS
+cdef int WC_SL_SHIFT
+cdef int WC_SL_IPV6
+cdef int WC_SL_IPV4
 cdef int ACCESS_LOCAL_WRITE
 cdef int ACCESS_REMOTE_WRITE
 cdef int ACCESS_REMOTE_READ

@@ -9,6 +9,8 @@ from softverbs.core.constants cimport (
     WC_LOC_PROT_ERR,
     WC_LOC_QP_OP_ERR,
     WC_RECV,
+    WC_SL_IPV4,
+    WC_SL_IPV6,
     WC_SUCCESS,
     WC_WITH_IMM,
 )

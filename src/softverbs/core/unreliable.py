@@ -22,6 +22,8 @@ if not cython.compiled:
         WC_LOC_PROT_ERR,
         WC_LOC_QP_OP_ERR,
         WC_RECV,
+        WC_SL_IPV4,
+        WC_SL_IPV6,
         WC_SUCCESS,
         WC_WITH_IMM,
     )
@@ -251,7 +253,7 @@ class DatagramResponder(UnreliableResponder):
             self._refuse(0, EVENT_QP_FATAL, reason)
             return
         immediate = 0
-        wc_flags = WC_GRH
+        wc_flags = WC_GRH | (WC_SL_IPV4 if peer.ipv4 else WC_SL_IPV6)
         if flags & IMM:
             immediate = imm(headers + DETH_LENGTH)
             wc_flags |= WC_WITH_IMM
