@@ -1,8 +1,10 @@
 """The tool that runs rdma-core's tests, on a suite of four tests."""
 
+import gzip
 import re
 import subprocess
 import sys
+import sysconfig
 import textwrap
 from pathlib import Path
 
@@ -149,7 +151,7 @@ EXPLAINED = (
 )
 
 
-@pytest.mark.parametrize(("version", "least"), [("59", 156), ("44", 142)])
+@pytest.mark.parametrize(("version", "least"), [("59", 156), ("44", 142), ("44_driver", 132)])
 def test_nothing_is_expected_to_fail_and_every_skip_is_explained(version, least):
     kept = tool.read(tool.DATA / f"rdma_core_{version}.tsv").values()
     assert sum(result.outcome == "passed" for result in kept) >= least
@@ -157,6 +159,45 @@ def test_nothing_is_expected_to_fail_and_every_skip_is_explained(version, least)
     assert not [result for result in kept if result.outcome == "skipped" and not result.reason.startswith(EXPLAINED)]
     tag_matching = [result for result in kept if result.reason == "Extended CQ is not supported"]
     assert {result.test.split(".")[1] for result in tag_matching} == {"test_tag_matching"}
+
+
+def test_on_the_c_driver_it_is_as_on_our_own_interface() -> None:
+    own, driver = (tool.read(tool.DATA / f"rdma_core_{version}.tsv") for version in ("44", "44_driver"))
+    assert driver == {
+        name: row for name, row in own.items() if name.split(".")[1] not in tool.rdma_core_driver.LEFT_OUT
+    }
+
+
+def package(folder: Path, version: str) -> Path:
+    """What is looked at of an unpacked python3-pyverbs."""
+    path = folder / "usr/share/doc/python3-pyverbs/changelog.Debian.gz"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(gzip.compress(f"rdma-core ({version}-2) unstable; urgency=medium\n".encode()))
+    return folder
+
+
+def test_another_rdma_core_is_no_debian_12(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(tool.programs, "fetch", lambda name: package(tmp_path, "56.1"))
+    assert tool.on_driver(sys.executable) is None
+    assert "Debian has rdma-core 56 here; outcomes are kept of 44" in capsys.readouterr().out
+
+
+def test_what_cannot_be_fetched_is_said(monkeypatch, capsys):
+    def fetch(name: str) -> Path:
+        raise tool.programs.Unavailable("no apt-get")
+
+    monkeypatch.setattr(tool.programs, "fetch", fetch)
+    monkeypatch.setattr(tool, "check_python", lambda python: None)
+    assert tool.main(["--suite", "driver"]) == tool.CANNOT_RUN
+    assert capsys.readouterr().out == "-- Debian's suite is left out: no apt-get\n"
+
+
+def test_the_interpreter_is_one_that_takes_the_modules():
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    candidates = ["/no/such/python", "false", sys.executable]
+    assert tool.rdma_core_driver.suitable(suffix, candidates)[0] == sys.executable
+    with pytest.raises(tool.programs.Unavailable, match=r"no interpreter takes modules \*\.cpython-29"):
+        tool.rdma_core_driver.suitable(".cpython-29.so", candidates)
 
 
 def test_an_interpreter_is_found_from_any_folder() -> None:

@@ -6,6 +6,8 @@
     libfabric   fi_pingpong, fi_info
     ucx         ucx_perftest, ucx_info
     rdmacm      rping, ucmatose, rstream and the other programs of librdmacm
+    pyverbs     pyverbs with its tests; Python's library for it is a set by itself, libpython
+    qperf       qperf
     libibverbs  Debian's libibverbs, for what shall run without softverbs; no other set has one
 
 Each set is unpacked into a folder of its own in .cache/programs, once. ``apt-get download`` needs no privilege, and
@@ -34,6 +36,9 @@ SETS: Mapping[str, Sequence[str]] = {
     "libfabric": ("libfabric-bin", "libfabric1", *VERBS_LIBRARIES, "libatomic1", "libnuma1", *PSM),
     "ucx": ("ucx-utils", "libucx0", *VERBS_LIBRARIES, "libgomp1", "libnuma1"),
     "rdmacm": ("rdmacm-utils", *VERBS_LIBRARIES),
+    "pyverbs": ("python3-pyverbs", *VERBS_LIBRARIES),
+    "libpython": ("libpython3.11",),
+    "qperf": ("qperf", *VERBS_LIBRARIES),
     "libibverbs": ("libibverbs1", *VERBS_LIBRARIES),
 }
 DEFAULT = "verbs"

@@ -1,18 +1,20 @@
 """Runs rdma-core's own tests of verbs against softverbs, which stands in for pyverbs; nothing of them is changed.
 
-    python3 tools/rdma_core_tests.py                    both suites, every file that is not for one maker's devices
+    python3 tools/rdma_core_tests.py                    all suites, every file that is not for one maker's devices
     python3 tools/rdma_core_tests.py --suite 59 test_srq test_mr.MRTest.test_reg_mr
     python3 tools/rdma_core_tests.py --by-itself        by the suite's own run_tests.py, every file
     python3 tools/rdma_core_tests.py --update           keep the outcomes of this run as those that are expected
 
 The newer suite is part of PyPI's source distribution of pyverbs 59.0, the older one of Debian's package
-python3-pyverbs (rdma-core 44 in Debian 12). Both are fetched, once, into .cache/rdma-core. Expected outcomes are in
-tests/data/rdma_core_59.tsv and rdma_core_44.tsv: a difference is shown and makes the exit status 1.
+python3-pyverbs (rdma-core 44 in Debian 12). Both are fetched, once, into .cache. The older one runs a second time: on
+the pyverbs of that package and our C driver, under ``softverbs run`` (``--suite driver``). Expected outcomes
+are in tests/data/rdma_core_59.tsv, rdma_core_44.tsv and rdma_core_44_driver.tsv: a difference is shown and makes the
+exit status 1. It is 77 where ``--suite driver`` cannot be run here.
 
-Each file of tests runs in a process of its own; a test that hangs or takes the process down is noted, and the rest
-goes on without it. Some tests ask the command ``rdma`` for the device's network interface, ``ls`` and ``cat`` for what
-the kernel has about it in /sys. They know real devices only, so stand-ins of these names are put on the tests' path;
-the interface is the loopback one.
+Each file of tests runs in a process of its own, on the C driver all in one; a test that hangs or takes the process down
+is noted, and the rest goes on without it. Some tests ask the command ``rdma`` for the device's network interface,
+``ls`` and ``cat`` for what the kernel has about it in /sys. They know real devices only, so stand-ins of these names
+are put on the tests' path; the interface is the loopback one.
 """
 
 import argparse
@@ -37,6 +39,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT))
+from tools import programs, rdma_core_driver  # noqa: E402
+
 CACHE = ROOT / ".cache" / "rdma-core"
 DATA = ROOT / "tests" / "data"
 DOCUMENT = ROOT / "docs" / "rdma-core-tests.md"
@@ -54,6 +60,20 @@ OF_THE_MACHINE = (
     "Huge pages of size",
 )
 OUTCOMES = ("passed", "skipped", "failed")
+#: Exit status where what was asked for cannot be run here.
+CANNOT_RUN = 77
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A suite of tests, and what it is run on."""
+
+    #: of what is kept of it: rdma-core's version, "_driver" behind it on the C driver
+    name: str
+    #: holds ``tests``
+    folder: Path
+    #: real pyverbs on the C driver; None: our own Python interface
+    driver: rdma_core_driver.Driver | None = None
 
 
 @dataclass(frozen=True)
@@ -108,41 +128,33 @@ def fetch_sdist(python: str) -> Path:
 
 def fetch_deb() -> Path | None:
     """The folder of Debian's suite, which holds ``tests``; None where it cannot be fetched."""
-    for folder in sorted(CACHE.glob("[0-9]*")):
-        if folder.name != "59" and (folder / "tests" / "base.py").is_file():
-            return folder
-    if not (shutil.which("apt-get") and shutil.which("dpkg-deb")):
-        say("Debian's suite is left out: it is in a package of Debian, and there is no apt-get here")
+    try:
+        package = programs.fetch("pyverbs")
+        folder = CACHE / rdma_core_driver.version_of(package)
+    except programs.Unavailable as error:
+        say(f"Debian's suite is left out: {error}")
         return None
-    say("fetching Debian's package python3-pyverbs into .cache/rdma-core (nothing is installed)")
-    with tempfile.TemporaryDirectory() as scratch:
-        as_root = ["-o", "APT::Sandbox::User=root"] if os.geteuid() == 0 else []
-        try:
-            words = ["apt-get", "-q", *as_root, "download", "python3-pyverbs"]
-            subprocess.run(words, cwd=scratch, check=True, timeout=300)
-            (package,) = Path(scratch).glob("*.deb")
-            subprocess.run(["dpkg-deb", "-x", package, "unpacked"], cwd=scratch, check=True)
-        except (OSError, subprocess.SubprocessError, ValueError) as error:
-            say(f"Debian's suite is left out: {error}")
-            return None
-        version = package.name.split("_")[1].split(".")[0]
-        tests = Path(scratch, "unpacked/usr/share/doc/rdma-core/tests")
+    if not (folder / "tests" / "base.py").is_file():
+        tests = package / "usr" / "share" / "doc" / "rdma-core" / "tests"
         unpacked = ((path, gzip.decompress(path.read_bytes())) for path in tests.glob("*.py.gz"))
         plain = ((path, path.read_bytes()) for path in tests.glob("*.py"))
-        folder = CACHE / version
         fill(folder, ((path.name.removesuffix(".gz"), content) for path, content in [*plain, *unpacked]))
     return folder
 
 
 def fill(folder: Path, files: Iterable[tuple[str, bytes]]) -> None:
-    """Writes ``folder``/tests; a half-written one is never taken for a whole one."""
-    partial = folder.with_name(f"{folder.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    (partial / "tests").mkdir(parents=True)
-    for name, content in files:
-        (partial / "tests" / name).write_bytes(content)
-    shutil.rmtree(folder, ignore_errors=True)
-    partial.rename(folder)
+    """Writes ``folder``/tests; a half-written one is never taken for a whole one, and two runs may do it at once."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+        partial = Path(scratch, folder.name)
+        (partial / "tests").mkdir(parents=True)
+        for name, content in files:
+            (partial / "tests" / name).write_bytes(content)
+        try:
+            partial.rename(folder)
+        except OSError:
+            if not (folder / "tests" / "base.py").is_file():  # another process was faster
+                raise
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -180,7 +192,11 @@ def environment(scratch: Path) -> dict[str, str]:
     :param scratch: a folder for the stand-ins
     """
     stand_ins(scratch / "bin")
-    env = {name: value for name, value in os.environ.items() if not name.startswith("SOFTVERBS_")}
+    env = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("SOFTVERBS_") or name == "SOFTVERBS_DRIVER"
+    }
     env["PATH"] = f"{scratch / 'bin'}{os.pathsep}{env.get('PATH', os.defpath)}"
     env["PYTHONFAULTHANDLER"] = "1"
     if places := env.get("PYTHONPATH"):
@@ -210,18 +226,22 @@ def alone() -> Iterator[None]:
 class Runner:
     """Runs files of one suite, one after the other."""
 
-    def __init__(self, args: argparse.Namespace, folder: Path, log: Path) -> None:
+    def __init__(self, args: argparse.Namespace, suite: Suite, log: Path) -> None:
         """
         :param args: the command line
-        :param folder: of the suite
+        :param suite: to run
         :param log: what the tests print, and the tracebacks
         """
         self.args = args
-        self.folder = folder
+        self.suite = suite
         self.log = log
         self.scratch = tempfile.TemporaryDirectory()
         self.out = Path(self.scratch.name, "report")
         self.env = environment(Path(self.scratch.name))
+        self.words = [args.python, str(WORKER), "--folder", str(suite.folder)]
+        if suite.driver:
+            self.env |= suite.driver.variables
+            self.words = [*suite.driver.words(args.python), *self.words[1:], "--pyverbs", str(suite.driver.folder)]
         self.found: Results = {}
 
     def run(self, modules: dict[str, list[str]]) -> Results:
@@ -230,37 +250,37 @@ class Runner:
         :param modules: module -> ids of the tests to run, or their beginnings; none: all
         """
         with self.scratch, self.log.open("wb"):
+            if self.suite.driver:  # one process for all: a device is started for each
+                self.run_modules(list(modules), [name for module, only in modules.items() for name in only or [module]])
+                return self.found
             for module, only in modules.items():
                 with alone() if module == "tests.test_rdmacm" else nullcontext():
-                    self.run_module(module, only)
+                    self.run_modules([module], only)
         return self.found
 
-    def run_module(self, module: str, only: list[str]) -> None:
-        """Runs one file, again and again, until each of its tests has an outcome."""
+    def run_modules(self, modules: list[str], only: list[str]) -> None:
+        """Runs files in one process, and in another one when that dies, until each of their tests has an outcome."""
         seen: list[str] = []
         while True:
-            started, ended = self.attempt(module, only, seen)
+            started, ended = self.attempt(modules, only, seen)
             if ended:
                 return
             if started is None:  # it died between tests: nothing can be said about the rest
-                self.note(Result(module, "failed", "the process died between two tests"), 0)
+                self.note(Result(modules[-1], "failed", "the process died between two tests"), 0)
                 return
             seen.append(started)
 
-    def attempt(self, module: str, only: list[str], seen: list[str]) -> tuple[str | None, bool]:
+    def attempt(self, modules: list[str], only: list[str], seen: list[str]) -> tuple[str | None, bool]:
         """One process: what it was at when it died, and whether it came to its end."""
         self.out.write_text("")
-        words = ["--folder", str(self.folder), "--out", str(self.out), "--module", module, "--only", ",".join(only)]
-        options = [
-            "--dev",
-            DEVICE,
-            "--port",
-            "1",
-            *(["--gid", str(self.args.gid)] if self.args.gid is not None else []),
-        ]
+        words = ["--out", str(self.out), "--modules", ",".join(modules)]
+        words += ["--only", ",".join(only), "--without", ",".join(seen)]
+        options = ["--dev", DEVICE, "--port", "1"]
+        if self.args.gid is not None:
+            options += ["--gid", str(self.args.gid)]
         with self.log.open("ab") as log:
             process = subprocess.Popen(
-                [self.args.python, WORKER, *words, "--without", ",".join(seen), "--", *options],
+                [*self.words, *words, "--", *options],
                 cwd=self.scratch.name, env=self.env, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 start_new_session=True,
             )  # fmt: skip
@@ -322,11 +342,13 @@ class Runner:
         print(f"{result.outcome:8} {float(str(seconds)):6.1f} s  {result.test}{reason}", flush=True)
 
 
-def modules_of(folder: Path, names: list[str]) -> dict[str, list[str]]:
+def modules_of(suite: Suite, names: list[str]) -> dict[str, list[str]]:
     """Module -> ids of its tests that were named (none: all), for each file of tests to run."""
+    folder = suite.folder
     files = [path.stem for path in sorted((folder / "tests").glob("test_*.py")) if not NOT_OURS.match(path.name)]
     if not names:
-        return {f"tests.{name}": [] for name in files}
+        left_out = rdma_core_driver.LEFT_OUT if suite.driver else ()
+        return {f"tests.{name}": [] for name in files if name not in left_out}
     wanted: dict[str, list[str]] = {}
     for name in names:
         words = name.removeprefix("tests.").removesuffix(".py").split(".")
@@ -399,14 +421,20 @@ def by_file(results: Results) -> dict[str, list[Result]]:
     return files
 
 
+def title(version: str) -> str:
+    """What a suite is called in tables."""
+    number, _, driver = version.partition("_")
+    return f"rdma-core {number}{', its own pyverbs on the C driver' if driver else ''}"
+
+
 def table(version: str, results: Results, other: Results) -> list[str]:
     """The outcomes of one suite as Markdown, a row for each file.
 
-    :param version: of rdma-core
+    :param version: the suite's name
     :param results: outcomes
     :param other: outcomes of Soft-RoCE; empty where they are not known
     """
-    heads = [f"rdma-core {version}", *OUTCOMES, *(["Soft-RoCE: passed"] if other else [])]
+    heads = [title(version), *OUTCOMES, *(["Soft-RoCE: passed"] if other else [])]
     rows = [*by_file(results).items(), ("**all**", list(results.values()))]
     lines = ["| " + " | ".join(heads) + " |", "|---" + "|--:" * (len(heads) - 1) + "|"]
     for name, of_file in rows:
@@ -430,7 +458,7 @@ def document(suites: dict[str, Results]) -> None:
     text = DOCUMENT.read_text()
     other = read(DATA / "rdma_core_44_soft_roce.tsv")
     blocks = [
-        "\n".join([*table(version, results, other if version == "44" else {}), "", *reasons(results)])
+        "\n".join([*table(version, results, other if version != "59" else {}), "", *reasons(results)])
         for version, results in suites.items()
     ]
     before, _, rest = text.partition(start)
@@ -441,18 +469,19 @@ def document(suites: dict[str, Results]) -> None:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def run_suite(args: argparse.Namespace, version: str, folder: Path) -> bool:
+def run_suite(args: argparse.Namespace, suite: Suite) -> bool:
     """Runs one suite; whether everything was as expected."""
-    say(f"rdma-core {version}: tests of {folder}")
-    modules = modules_of(folder, args.names)
+    version = suite.name
+    say(f"{title(version)}: tests of {suite.folder}")
+    modules = modules_of(suite, args.names)
     if args.names:
         with tempfile.NamedTemporaryFile(suffix=".log") as log:
-            found = Runner(args, folder, Path(log.name)).run(modules)
+            found = Runner(args, suite, Path(log.name)).run(modules)
             print(Path(log.name).read_text(errors="replace"))
     else:
         results = CACHE / "results" / f"{version}.tsv"
         results.parent.mkdir(parents=True, exist_ok=True)
-        found = Runner(args, folder, results.with_suffix(".log")).run(modules)
+        found = Runner(args, suite, results.with_suffix(".log")).run(modules)
         write(results, found)
         say(f"outcomes are in {results}, tracebacks in {results.with_suffix('.log')}")
     print("\n" + "\n".join(table(version, found, {})) + "\n")
@@ -462,14 +491,14 @@ def run_suite(args: argparse.Namespace, version: str, folder: Path) -> bool:
         say(f"{kept.relative_to(ROOT)} is written")
         return True
     if not kept.is_file():
-        say(f"no outcomes are kept for rdma-core {version}: nothing to compare with")
+        say(f"no outcomes are kept for {title(version)}: nothing to compare with")
         return True
     lines = difference(read(kept), found, whole=not args.names)
     if lines:
-        say(f"rdma-core {version}: other than {kept.relative_to(ROOT)} has it (--update keeps the new outcomes)")
+        say(f"{title(version)}: other than {kept.relative_to(ROOT)} has it (--update keeps the new outcomes)")
         print("\n".join(lines))
     else:
-        say(f"rdma-core {version}: all {len(found)} outcomes are as expected")
+        say(f"{title(version)}: all {len(found)} outcomes are as expected")
     return not lines
 
 
@@ -499,10 +528,34 @@ def check_python(python: str) -> None:
     say(f"softverbs ({build}) in {place}, Python {version}")
 
 
+def suites_of(args: argparse.Namespace) -> list[Suite]:
+    """The suites to run, as far as they can be had."""
+    if args.folder:
+        return [Suite(args.folder.name, args.folder.resolve())]
+    suites: list[Suite] = []
+    if args.suite in ("59", "all"):
+        suites.append(Suite("59", fetch_sdist(args.python)))
+    if args.suite != "59" and (folder := fetch_deb()):
+        if args.suite in ("debian", "all"):
+            suites.append(Suite(folder.name, folder))
+        if args.suite in ("driver", "all") and (driver := on_driver(args.python)):
+            suites.append(Suite(f"{folder.name}_driver", folder, driver))
+    return suites
+
+
+def on_driver(python: str) -> rdma_core_driver.Driver | None:
+    """What Debian's suite needs to run on the C driver; None where it cannot."""
+    try:
+        return rdma_core_driver.prepare(python)
+    except programs.Unavailable as error:
+        say(f"Debian's suite on the C driver is left out: {error}")
+        return None
+
+
 def main(words: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help="a file, class or test: test_srq.SrqTestCase")
-    parser.add_argument("--suite", choices=["59", "debian", "all"], default="all")
+    parser.add_argument("--suite", choices=["59", "debian", "driver", "all"], default="all")
     parser.add_argument("--folder", type=Path, help="of the suite, which holds `tests`; by default it is fetched")
     parser.add_argument("--python", default=sys.executable, help="interpreter that has softverbs")
     parser.add_argument("--gid", type=int, help="index of the GID to use")
@@ -512,20 +565,15 @@ def main(words: list[str] | None = None) -> int:
     args = parser.parse_args(words)
     args.python = interpreter(args.python)
     check_python(args.python)
-    suites: dict[str, Path] = {}
-    if args.folder:
-        suites[args.folder.name] = args.folder.resolve()
-    else:
-        if args.suite != "debian":
-            suites["59"] = fetch_sdist(args.python)
-        if args.suite != "59" and (debian := fetch_deb()):
-            suites[debian.name] = debian
+    suites = suites_of(args)
+    if args.suite == "driver" and not suites:
+        return CANNOT_RUN
     if args.by_itself:
-        fine = [run_by_itself(args, folder) for folder in suites.values()]
+        fine = [run_by_itself(args, suite.folder) for suite in suites if not suite.driver]
     else:
-        fine = [run_suite(args, version, folder) for version, folder in suites.items()]
+        fine = [run_suite(args, suite) for suite in suites]
     if args.update and not args.by_itself:
-        document({version: read(DATA / f"rdma_core_{version}.tsv") for version in ("59", "44")})
+        document({version: read(DATA / f"rdma_core_{version}.tsv") for version in ("59", "44", "44_driver")})
     return 0 if all(fine) else 1
 
 

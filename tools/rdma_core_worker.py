@@ -1,8 +1,8 @@
-"""Runs one file of rdma-core's tests in a process of its own, and says on a file how each test went.
+"""Runs files of rdma-core's tests in a process of their own, and says on a file how each test went.
 
-Started by tools/rdma_core_tests.py, with the interpreter that has softverbs; not meant to be called by hand. Each line
-of the report is a JSON object: ``{"start": id}``, ``{"test": id, "outcome": ..., "reason": ..., "seconds": ...}``,
-and ``{"end": module}`` after the last one.
+Started by tools/rdma_core_tests.py, with the interpreter that has softverbs or real pyverbs; not meant to be called by
+hand. Each line of the report is a JSON object: ``{"start": id}``, ``{"test": id, "outcome": ..., "reason": ...,
+"seconds": ...}``, and ``{"end": modules}`` after the last one.
 """
 
 import argparse
@@ -99,15 +99,27 @@ def show_interface() -> None:
     os.path.exists = lambda path: path == f"/sys/class/infiniband/{DEVICE}/device/net/" or exists(path)
 
 
+def use_pyverbs(folder: Path | None) -> None:
+    """Settles what ``pyverbs`` is.
+
+    :param folder: of the real one; None: softverbs stands in for it
+    """
+    if folder is None:
+        import softverbs
+
+        softverbs.install_as_pyverbs()
+        return
+    sys.path.insert(0, str(folder))
+    device = importlib.import_module("pyverbs.device")
+    assert device.__file__ and device.__file__.endswith(".so") and Path(device.__file__).is_relative_to(folder)
+
+
 def prepare(folder: Path, options: list[str]) -> None:
     """Makes the suite's modules importable, and gives it its command line.
 
     Its package ``tests`` imports every file when it is imported, those for single makers' devices and graphics cards
     among them; so the package is set up without that.
     """
-    import softverbs
-
-    softverbs.install_as_pyverbs()
     multiprocessing.set_start_method("fork")  # what the tests rely on; the default until Python 3.14
     show_interface()
     sys.path[:0] = [str(folder / "tests"), str(folder)]
@@ -120,31 +132,48 @@ def prepare(folder: Path, options: list[str]) -> None:
     sys.argv[1:] = []
 
 
+def load(modules: list[str], report: Report) -> Iterator[unittest.TestCase]:
+    """The tests of some files; one that cannot be imported is a failure."""
+    for module in modules:
+        try:
+            yield from flat(unittest.defaultTestLoader.loadTestsFromModule(importlib.import_module(module)))
+        except Exception as error:
+            cannot_be_imported(module, error, report)
+
+
+def cannot_be_imported(module: str, error: Exception, report: Report) -> None:
+    """Says so, with the traceback for the log."""
+    traceback.print_exception(error)
+    report.say(test=module, outcome="failed", reason=f"cannot be imported: {error!r}"[:LONGEST_REASON], seconds=0)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--pyverbs", type=Path, help="folder of the real one; without it softverbs stands in")
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--module", required=True)
+    parser.add_argument("--modules", required=True, help="separated by commas")
     parser.add_argument("--only", default="", help="ids, separated by commas, or their beginnings")
     parser.add_argument("--without", default="", help="ids, separated by commas")
     parser.add_argument("options", nargs="*", help="for the suite")
     args = parser.parse_args()
-    only, without = [[word for word in words.split(",") if word] for words in (args.only, args.without)]
+    modules, only, without = [
+        [word for word in words.split(",") if word] for words in (args.modules, args.only, args.without)
+    ]
     with args.out.open("a", buffering=1) as out:
         report = Report(out)
         try:
+            use_pyverbs(args.pyverbs)
             prepare(args.folder, args.options)
-            loaded = unittest.defaultTestLoader.loadTestsFromModule(importlib.import_module(args.module))
         except Exception as error:
-            traceback.print_exc()
-            reason = f"cannot be imported: {error!r}"[:LONGEST_REASON]
-            report.say(test=args.module, outcome="failed", reason=reason, seconds=0)
+            for module in modules:
+                cannot_be_imported(module, error, report)
         else:
-            tests = [test for test in flat(loaded) if test.id() not in without]
+            tests = [test for test in load(modules, report) if test.id() not in without]
             if only:
                 tests = [test for test in tests if any(f"{test.id()}.".startswith(f"{word}.") for word in only)]
             unittest.TestSuite(tests).run(report)
-        report.say(end=args.module)
+        report.say(end=args.modules)
 
 
 if __name__ == "__main__":
