@@ -130,7 +130,7 @@ static void tell_lost(struct sv_counter *self)
 	uint64_t lost = atomic_load_explicit((_Atomic uint64_t *)(self->page + SV_COUNTER_LOST), memory_order_relaxed);
 	int error = errno;
 
-	if (lost == atomic_exchange(&self->lost, lost))
+	if (lost == atomic_load_explicit(&self->lost, memory_order_relaxed) || lost == atomic_exchange(&self->lost, lost))
 		return;
 	sv_refuse(EFAULT, "completion counter %u: its %s cannot be stored in the program's memory any more, which was "
 			  "unmapped or made read-only; ibv_read_comp_cntr has %s still",

@@ -54,27 +54,41 @@ static struct ibv_context *open_first(void)
 	return context;
 }
 
-static void make_side(struct pair *pair, struct side *side, struct ibv_comp_channel *channel)
+static inline void to_init(struct side *side)
 {
-	struct ibv_qp_init_attr init = {.cap = {DEPTH, DEPTH, 2, 2, 64}, .qp_type = IBV_QPT_RC};
 	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT, .port_num = 1};
 
-	side->cq = ibv_create_cq(pair->context, 2 * DEPTH, NULL, channel, 0);
-	CHECK(side->cq, "no CQ");
-	init.send_cq = init.recv_cq = side->cq;
-	side->qp = ibv_create_qp(pair->pd, &init);
-	CHECK(side->qp, "no QP");
-	side->mr = ibv_reg_mr(pair->pd, side->memory, BUFFER,
-			      IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
-				      IBV_ACCESS_REMOTE_ATOMIC);
-	CHECK(side->mr, "no MR");
 	attr.qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
 	errno = ibv_modify_qp(side->qp, &attr,
 			      IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
 	CHECK(!errno, "the QP does not go to INIT");
 }
 
-static void connect_side(struct pair *pair, struct side *side, struct side *to)
+/* A queue pair for a side that has a CQ, in INIT. `srq`: NULL, or where its receives come from. */
+static inline void make_qp(struct pair *pair, struct side *side, struct ibv_srq *srq)
+{
+	struct ibv_qp_init_attr init = {.cap = {DEPTH, DEPTH, 2, 2, 64}, .qp_type = IBV_QPT_RC};
+
+	init.send_cq = init.recv_cq = side->cq;
+	init.srq = srq;
+	side->qp = ibv_create_qp(pair->pd, &init);
+	CHECK(side->qp, "no QP");
+	to_init(side);
+}
+
+static inline void make_side(struct pair *pair, struct side *side, struct ibv_comp_channel *channel, int cqe,
+			     struct ibv_srq *srq)
+{
+	side->cq = ibv_create_cq(pair->context, cqe, NULL, channel, 0);
+	CHECK(side->cq, "no CQ");
+	make_qp(pair, side, srq);
+	side->mr = ibv_reg_mr(pair->pd, side->memory, BUFFER,
+			      IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
+				      IBV_ACCESS_REMOTE_ATOMIC);
+	CHECK(side->mr, "no MR");
+}
+
+static inline void to_rtr(struct pair *pair, struct side *side, struct side *to)
 {
 	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_RTR,
 				   .path_mtu = IBV_MTU_1024,
@@ -90,12 +104,13 @@ static void connect_side(struct pair *pair, struct side *side, struct side *to)
 			      IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
 				      IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
 	CHECK(!errno, "the QP does not go to RTR");
-	memset(&attr, 0, sizeof(attr));
-	attr.qp_state = IBV_QPS_RTS;
-	attr.timeout = 14;
-	attr.retry_cnt = 7;
-	attr.rnr_retry = 7;
-	attr.max_rd_atomic = 4;
+}
+
+static inline void to_rts(struct side *side)
+{
+	struct ibv_qp_attr attr = {
+		.qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 4};
+
 	errno = ibv_modify_qp(side->qp, &attr,
 			      IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
 				      IBV_QP_MAX_QP_RD_ATOMIC);
@@ -113,15 +128,30 @@ static inline struct pair *make_pair(struct ibv_comp_channel *(*channel)(struct 
 	CHECK(pair->pd, "no PD");
 	CHECK(!ibv_query_gid(pair->context, 1, 0, &pair->gid), "no GID");
 	made = channel ? channel(pair->context) : NULL;
-	make_side(pair, &pair->a, made);
-	make_side(pair, &pair->b, made);
+	make_side(pair, &pair->a, made, 2 * DEPTH, NULL);
+	make_side(pair, &pair->b, made, 2 * DEPTH, NULL);
 	return pair;
+}
+
+static inline void connect_sides(struct pair *pair, struct side *one, struct side *other)
+{
+	to_rtr(pair, one, other);
+	to_rtr(pair, other, one);
+	to_rts(one);
+	to_rts(other);
 }
 
 static inline void connect_pair(struct pair *pair)
 {
-	connect_side(pair, &pair->a, &pair->b);
-	connect_side(pair, &pair->b, &pair->a);
+	connect_sides(pair, &pair->a, &pair->b);
+}
+
+static inline void to_state(struct side *side, enum ibv_qp_state state)
+{
+	struct ibv_qp_attr attr = {.qp_state = state};
+
+	errno = ibv_modify_qp(side->qp, &attr, IBV_QP_STATE);
+	CHECK(!errno, "the QP does not go to state %d", state);
 }
 
 static inline void close_side(struct side *side)

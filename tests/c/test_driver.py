@@ -58,6 +58,12 @@ def test_counters_of_a_small_device(tmp_path: Path) -> None:
     assert lines[-1] == "done"
 
 
+@pytest.mark.parametrize("options", ["counter_max_value=5000,max_counters=12", "imm=efa"])
+def test_what_is_counted(tmp_path: Path, options: str) -> None:
+    words = driver.softverbs_run(_compile("counted", tmp_path), options)
+    assert driver.output(words, driver.environment(SOFTVERBS_OPTIONS=options)).splitlines()[-1] == "done"
+
+
 @pytest.mark.parametrize("options", ["", "counter_max_value=5000,max_counters=7"])
 def test_counters_in_memory_of_the_program(tmp_path: Path, options: str) -> None:
     environment = driver.environment(SOFTVERBS_OPTIONS=options)

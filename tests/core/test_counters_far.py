@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tests.foreign import PAGE, READ_ONLY, Child
 from tests.netsim.pair import WR_SEND, WR_WRITE, Pair
+from tests.program import Completions
 
 from softverbs.core import spaces
 from softverbs.core.counters import VALUES, CompCntr
@@ -25,6 +26,10 @@ def child() -> Iterator[Child]:
         yield child
 
 
+def number(child: Child, offset: int) -> int:
+    return int.from_bytes(child.call("at", offset, 8), sys.byteorder)
+
+
 class Counted:
     """A counter of a node, in a child's memory: the completion count at 64, the error count on the next page."""
 
@@ -39,8 +44,7 @@ class Counted:
 
     def there(self) -> tuple[int, int]:
         """What the child finds in its memory."""
-        value, errors = (self.child.call("at", offset, 8) for offset in (64, PAGE))
-        return int.from_bytes(value, sys.byteorder), int.from_bytes(errors, sys.byteorder)
+        return number(self.child, 64), number(self.child, PAGE)
 
     def shown(self) -> tuple[int, int, int]:
         """What the page says: the counts, and what is lost."""
@@ -79,6 +83,31 @@ def test_one_turn_is_one_store_before_completions_are_shown(pair: Pair, child: C
     counted.port.publish_shared()
     assert (counted.there(), counted.shown()) == ((100, 0), (100, 0, 0))
     assert counted.port.unplaced_counters == []
+
+
+class Spy(CompCntr):
+    """A counter that notes what a program sees of its completion queue when the counts are stored."""
+
+    tail = -1
+    program: Completions
+
+    def place(self) -> None:
+        self.tail = self.program.tail
+        super().place()
+
+
+def test_counts_are_stored_before_completions_are_shown(pair: Pair, child: Child) -> None:
+    port, cq = pair.a.node.port, pair.a.cq
+    spy = Spy(port, None, 0, 0, 0)
+    spy.program = Completions(cq.mapped_size(), cq.rings()[0].mask + 1)
+    cq.share(spy.program.address, spy.program)
+    spy.keep(spaces.far(child.space, child.address + 64), 0)
+    pair.a.post(WR_WRITE, 0, 8, 0)
+    pair.sim.settle()
+    spy.inc(1)
+    port.publish_shared()
+    assert (spy.tail, spy.program.tail) == (0, 1)
+    assert number(child, 64) == 1
 
 
 def test_what_is_set_is_stored_though_it_is_the_same(pair: Pair, child: Child) -> None:
