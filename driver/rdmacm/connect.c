@@ -130,10 +130,11 @@ SV_EXPORT int rdma_disconnect(struct rdma_cm_id *id)
 
 /* -- options of a vendor, which this device has not, but carries for others */
 
+/* Vendor 0 is what ibv_query_ece(3) says here, and stands for none; librdmacm refuses it. */
 SV_EXPORT int rdma_set_local_ece(struct rdma_cm_id *id, struct ibv_ece *ece)
 {
-	if (!id || id->qp || !ece || !ece->vendor_id || ece->comp_mask)
-		return sv_cm_result(sv_refuse(EINVAL, "rdma_set_local_ece: a vendor, and no queue pair, are needed"));
+	if (!id || id->qp || !ece || ece->comp_mask)
+		return sv_cm_result(sv_refuse(EINVAL, "rdma_set_local_ece: options, and no queue pair, are needed"));
 	sv_cm(id)->local_ece = *ece;
 	return 0;
 }

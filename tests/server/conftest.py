@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from tests.server.client import close_all
 
+from softverbs.cm.service import Service, service_of
 from softverbs.device import Device
 from softverbs.server.server import Server
 
@@ -33,6 +34,21 @@ class Served:
         while self.objects() != wanted and time.monotonic() < end:
             time.sleep(0.001)
         assert self.objects() == wanted
+
+    def connection_manager(self) -> tuple[Service, dict[str, int]]:
+        """The device's connection manager, and what it consists of, but for address handles, which it keeps."""
+        with self.device.lock:
+            service = service_of(self.device)
+        return service, self.objects()
+
+    def wait_for_end_of(self, service: Service, before: dict[str, int]) -> None:
+        """The device has noticed that programs are gone; nothing of their identifiers is left."""
+        end = time.monotonic() + 20
+        while service.identities and time.monotonic() < end:
+            time.sleep(0.001)
+        assert not service.identities and not service.bound and not service.listeners
+        handles = self.objects().get("address handle")
+        self.wait_for_objects(before | ({"address handle": handles} if handles else {}))
 
     def close(self) -> None:
         self.server.stop()

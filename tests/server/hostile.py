@@ -38,6 +38,10 @@ _KIND_OF_MEMBER = {
     "pd": "PD", "dm": "DM", "channel": "CHANNEL", "send_cq": "CQ", "recv_cq": "CQ", "cq": "CQ", "srq": "SRQ",
     "xrcd": "XRCD", "qp": "QP", "counter": "COUNTER",
 }  # fmt: skip
+#: The same of the commands of the connection manager.
+_KIND_OF_CM_MEMBER = {"id": "CM ID", "channel": "CM CHANNEL", "handle": "CM CHANNEL"}
+#: IP addresses that are named: nothing leaves this host.
+_ADDRESSES = (bytes([127, 0, 0, 1]), bytes([127, 9, 9, 9]), bytes(4), bytes(15) + b"\1", bytes(16))
 #: Values that are often right.
 _LIKELY = {
     "port_num": (1,), "comp_mask": (0,), "flags": (0, 1, 2), "access": (0, 1, 7, 15, 31, 65), "type": (0, 1, 2),
@@ -45,6 +49,7 @@ _LIKELY = {
     "qp_state": (0, 1, 2, 3, 6), "attr_mask": (1, 1, 1 | 8 | 16 | 32, 1 | 16 | 32 | 64), "pkey_index": (0,),
     "qp_access_flags": (0, 15), "index": (0,), "srq_limit": (0, 1), "is_global": (1,), "sgid_index": (0,),
     "log_align_req": (0, 3), "has_fd": (0,), "max_recv_sge": (0, 1, 32), "max_send_sge": (1, 32),
+    "ps": (0x106, 0x111, 2), "port": (0, 7, 7, 8), "level": (0,), "optname": (0, 1, 2, 3), "send_only": (1,),
     "max_inline_data": (0, 64), "op_mask": (1, 63), "dgid": (bytes(10) + b"\xff\xff\x7f\0\0\1",),
     "external": (0, 1, 2, 3),
 }  # fmt: skip
@@ -86,7 +91,11 @@ class Hostile:
 
     def handle(self, connection: Connection, command: abi.Command, name: str) -> int | None:
         """A handle for a member that takes one, most often one that exists; None for other members."""
-        kind = _KIND_OF_COMMAND.get(command.name.split("_", 1)[-1]) if name == "handle" else _KIND_OF_MEMBER.get(name)
+        if command.name.startswith("CM_"):
+            kind = _KIND_OF_CM_MEMBER.get(name)
+        else:
+            of_command = _KIND_OF_COMMAND.get(command.name.split("_", 1)[-1])
+            kind = of_command if name == "handle" else _KIND_OF_MEMBER.get(name)
         if kind is None:
             return None
         known = self.known.get(connection, {}).get(kind, [])
@@ -96,6 +105,10 @@ class Hostile:
 
     def value(self, member: abi.Member) -> Any:
         """Something for a member of a structure."""
+        if member.type == "cm_address":
+            ip = self.random.choice(_ADDRESSES)
+            length = len(ip) if self.random.random() < 0.9 else self.number(16)
+            return {"ip": ip.ljust(16, b"\0"), "length": length, "port": self.random.choice((0, 7, 8))}
         if member.name in _LIKELY and self.random.random() < 0.7:
             return self.random.choice(_LIKELY[member.name])
         if member.record is not None:
@@ -108,16 +121,19 @@ class Hostile:
             return self.random.choice((0, 1, 3, 16, 100, self.number(_WIDTHS[member.type])))
         return self.number(_WIDTHS[member.type])
 
-    def command(self) -> None:
-        """A command with values at random."""
-        command = self.random.choice(list(abi.COMMANDS.values()))
+    def command(self, command: abi.Command | None = None) -> None:
+        """A command with values at random.
+
+        :param command: which; by default any
+        """
+        command = command or self.random.choice(list(abi.COMMANDS.values()))
         passing = [0] * self.random.choice((0, 0, 0, 1, 4, 9))
         connection = self.connection()
         values = {}
         for member in command.request.members:
             handle = self.handle(connection, command, member.name)
             values[member.name] = self.value(member) if handle is None else handle
-        if "address" in values and self.random.random() < 0.7:
+        if isinstance(values.get("address"), int) and self.random.random() < 0.7:
             values["address"] = ctypes.addressof(_MEMORY)
             values["length"] = self.random.choice((1, 8, len(_MEMORY)))
         for name in ("value_address", "error_address"):
@@ -126,9 +142,7 @@ class Hostile:
         try:
             answer = connection.call(command.name, passing, **values)
             self.accepted += 1
-            kind = _KIND_OF_COMMAND.get(command.name.split("_", 1)[-1])
-            if kind and "handle" in answer:
-                self.known.setdefault(connection, {}).setdefault(kind, []).append(answer["handle"])
+            self.note(connection, command, answer)
             self.handles = min(self.handles + 1, 64)
             for descriptor in connection.descriptors:
                 self.take(descriptor)
@@ -136,6 +150,17 @@ class Hostile:
             self.refused += 1
         except (Gone, AssertionError):
             self.forget(connection)
+
+    def note(self, connection: Connection, command: abi.Command, answer: dict[str, Any]) -> None:
+        """Remembers the handles that it is given."""
+        known = self.known.setdefault(connection, {})
+        kind = _KIND_OF_COMMAND.get(command.name.split("_", 1)[-1])
+        if command.name.startswith("CM_"):
+            if answer.get("id"):
+                known.setdefault("CM ID", []).append(answer["id"])
+            kind = "CM CHANNEL"
+        if kind and "handle" in answer:
+            known.setdefault(kind, []).append(answer["handle"])
 
     def take(self, descriptor: int) -> None:
         """Maps what it gets, if that is memory."""
@@ -161,7 +186,7 @@ class Hostile:
         size = self.random.choice((1, 15, 16, 17, 40, 200, 4096, 9000))
         data = bytearray(self.random.randbytes(size))
         if size >= 16 and self.random.random() < 0.8:
-            struct.pack_into("=II", data, 0, self.random.choice((size, 16, 2**32 - 1)), self.random.randrange(70))
+            struct.pack_into("=II", data, 0, self.random.choice((size, 16, 2**32 - 1)), self.random.randrange(100))
         try:
             connection.send(bytes(data))
             answer = connection.receive()
@@ -189,6 +214,46 @@ class Hostile:
     def vanish(self) -> None:
         """Closes a connection."""
         self.forget(self.connection())
+
+    def connect(self, steps: int) -> None:
+        """Identifiers of the connection manager: at random, and now and then in an order that makes sense."""
+        commands = [command for command in abi.COMMANDS.values() if command.name.startswith("CM_")]
+        for _ in range(steps):
+            self.command(self.random.choice(commands))
+            if self.random.random() < 0.1:
+                try:
+                    self.visit()
+                except Refused:
+                    self.refused += 1
+                except Gone:
+                    self.ended += 1
+
+    def visit(self) -> None:
+        """One listens, one connects, and both leave in the middle of it, or go on at random."""
+        connection = self.connection()
+        if not isinstance(connection, Client):
+            return
+        space = self.random.choice((0x106, 0x111))
+        here = {"ip": connection.gid()[12:].ljust(16, b"\0"), "length": 4, "port": self.random.choice((7, 8))}
+        ids = []
+        for _ in range(2):
+            channel = connection.call("CM_CREATE_CHANNEL")["handle"]
+            os.close(connection.descriptors[0])
+            ids.append(connection.call("CM_CREATE_ID", channel=channel, ps=space, qp_type=4 if space == 0x111 else 2))
+            known = self.known.setdefault(connection, {})
+            known.setdefault("CM ID", []).append(ids[-1]["id"])
+            known.setdefault("CM CHANNEL", []).append(channel)
+        listener, asker = (one["id"] for one in ids)
+        number = 0
+        if space == 0x106:
+            cq = Cq(connection)
+            number = Qp(connection, connection.pd(), cq, cq).number
+        with suppress(Refused):
+            connection.call("CM_BIND", id=listener, address=here)
+            connection.call("CM_LISTEN", id=listener, backlog=self.number(3))
+        connection.call("CM_RESOLVE_ADDR", id=asker, destination=here)
+        connection.call("CM_RESOLVE_ROUTE", id=asker)
+        connection.call("CM_CONNECT", id=asker, param={"qp_num": number, "private_data_len": self.number(8)})
 
     def work(self, steps: int) -> None:
         """Does all that at random."""

@@ -85,6 +85,7 @@ def wait_for_descriptors(wanted: int) -> bool:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_random_commands_and_memory(served: Served, seed: int) -> None:
+    service, before = served.connection_manager()
     honest = Honest(served.path)
     hostile = Hostile(served.path, seed)
     hostile.work(400)
@@ -92,7 +93,21 @@ def test_random_commands_and_memory(served: Served, seed: int) -> None:
     for connection in list(hostile.connections):
         hostile.forget(connection)
     honest.finish()
-    served.wait_for_objects({})
+    served.wait_for_end_of(service, before)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_connections(served: Served, seed: int, caplog: pytest.LogCaptureFixture) -> None:
+    service, before = served.connection_manager()
+    honest = Honest(served.path)
+    hostile = Hostile(served.path, seed)
+    hostile.connect(300)
+    assert not [record for record in caplog.records if record.levelname == "ERROR"], caplog.text
+    assert {"received_req", "received_sidrreq"} & service.stats().keys()
+    for connection in list(hostile.connections):
+        hostile.forget(connection)
+    honest.finish()
+    served.wait_for_end_of(service, before)
 
 
 @pytest.mark.parametrize("seed", range(4))
