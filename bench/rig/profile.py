@@ -46,6 +46,8 @@ USUAL = ("write_lat", "send_lat", "write_bw")
 LEAST = 100
 # Tracing takes about this much longer.
 TRACED = 0.2
+# What is left out of the tables: calls with less than these shares of the time and for each operation.
+LEAST_SHARE, LEAST_COUNT = 0.01, 0.05
 FUNCTIONS = 16
 PLACES = 8
 SAMPLES_A_SECOND = 997
@@ -60,6 +62,8 @@ ENVIRONMENT = (
 MOVING = frozenset(
     ("process_vm_readv", "process_vm_writev", "read", "readv", "recvfrom", "recvmsg", "sendmsg", "sendto", "write")
 )
+# Their time is not work: the device waits in them.
+SLEEPS = frozenset(("clock_nanosleep", "poll", "restart_syscall", "rt_sigtimedwait"))
 MESSAGES = frozenset(("recvmmsg", "sendmmsg"))
 _CALL = re.compile(r"^(?:\d+\s+)?(?:<\.\.\. )?(\w+)(?:\(| resumed>)(.*?)\s+= (-?\d+|0x[0-9a-f]+|\?)(?: |$)(.*)$")
 _TIME = re.compile(r"<(\d+\.\d+)>$")
@@ -345,16 +349,17 @@ def _accounts(watched: Watched) -> list[str]:
 
 def _calls(watched: Watched, calls: Mapping[str, Call]) -> list[str]:
     """The table of the system calls."""
-    total = sum(call.seconds for call in calls.values()) or 1.0
+    total = sum(call.seconds for name, call in calls.items() if name not in SLEEPS) or 1.0
     lines = []
     for name, call in sorted(calls.items(), key=lambda item: -item[1].seconds):
         good = call.count - call.errors
         size = f"{call.bytes / good:.0f}" if call.bytes and good else ""
         share = call.seconds / total
-        if share >= 0.005 or call.count >= watched.operations / 100:
-            lines.append([name, f"{call.count / watched.operations:.3g}", str(call.errors), size, f"{share:.0%}"])
+        if share >= LEAST_SHARE or call.count >= watched.operations * LEAST_COUNT:
+            time_said = "asleep" if name in SLEEPS else f"{share:.0%}"
+            lines.append([name, f"{call.count / watched.operations:.3g}", str(call.errors), size, time_said])
     head = f"The device's system calls, under strace ({watched.operations} operations, their setting up included):"
-    return [head, "", *table(("call", "for an operation", "errors", "bytes a call", "of strace's time"), lines)]
+    return [head, "", *table(("call", "for an operation", "errors", "bytes a call", "of the time"), lines)]
 
 
 def _functions(found: Sequence[tuple[float, str, str]]) -> list[str]:
