@@ -15,7 +15,7 @@ help:
 	@echo "make test      linters, then the test suite on the compiled and on the uncompiled core"
 	@echo "make lint      ruff, mypy --strict, layers"
 	@echo "make coverage  branch coverage of the uncompiled core, in htmlcov/"
-	@echo "make bench     softverbs and its peers, a table and a plot"
+	@echo "make bench     softverbs and its peers, a table and a plot; ARGS=c the C face alone, ARGS=profile where its time goes"
 	@echo "make interop   against Linux's Soft-RoCE in a virtual machine"
 	@echo "make rdma-core-tests  rdma-core's own tests of pyverbs, fetched and run against softverbs"
 	@echo "make clean     removes everything that these made"

@@ -8,13 +8,15 @@
   time in a call says only which calls are the dear ones;
 - from a run under perf: the functions in which the device's samples fell.
 
-strace or perf may be missing: that part then says so. With two devices it is the one of the client.
+strace or perf may be missing: that part then says so. With two devices, one of them is looked at: ``--two client``
+or ``--two server``.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import json
 import os
 import re
@@ -29,7 +31,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rig import cpu, debian, perftest, processes
-from rig.model import Failed, Missing
+from rig.model import Failed, Missing, size_name
 from rig.ours import Build
 from rig.report import table
 
@@ -43,9 +45,12 @@ LOADS: Mapping[str, tuple[str, int, int, float]] = {
     "send_bw": ("ib_send_bw", 65536, 1, 150.0),
 }
 USUAL = ("write_lat", "send_lat", "write_bw")
+SIDES = ("server", "client")
 LEAST = 100
 # Tracing takes about this much longer.
 TRACED = 0.2
+# What is left out of the tables: calls with less than these shares of the time and for each operation.
+LEAST_SHARE, LEAST_COUNT = 0.01, 0.05
 FUNCTIONS = 16
 PLACES = 8
 SAMPLES_A_SECOND = 997
@@ -60,10 +65,29 @@ ENVIRONMENT = (
 MOVING = frozenset(
     ("process_vm_readv", "process_vm_writev", "read", "readv", "recvfrom", "recvmsg", "sendmsg", "sendto", "write")
 )
+# Their time is not work: the device waits in them.
+SLEEPS = frozenset(("clock_nanosleep", "poll", "restart_syscall", "rt_sigtimedwait"))
 MESSAGES = frozenset(("recvmmsg", "sendmmsg"))
 _CALL = re.compile(r"^(?:\d+\s+)?(?:<\.\.\. )?(\w+)(?:\(| resumed>)(.*?)\s+= (-?\d+|0x[0-9a-f]+|\?)(?: |$)(.*)$")
 _TIME = re.compile(r"<(\d+\.\d+)>$")
 _FUNCTION = re.compile(r"^\s*(\d+\.\d+)%\s+(\S+)\s+\[(.)\]\s+(.+?)(?:\s+-)*\s*$")
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What is run.
+
+    Attributes:
+        build: softverbs, with its driver.
+        load: one of LOADS.
+        side: with two devices, ``client`` or ``server``: whose is looked at; with one, None.
+        seconds: about how long a run takes.
+    """
+
+    build: Build
+    load: str
+    side: str | None
+    seconds: float
 
 
 @dataclass
@@ -164,14 +188,14 @@ class _Device:
 
 
 @contextlib.contextmanager
-def _devices(build: Build, two: bool) -> Iterator[list[_Device]]:
+def _devices(setup: Setup) -> Iterator[dict[str, _Device]]:
     """The devices of the server and of the client: twice the same, or two."""
     with tempfile.TemporaryDirectory(prefix="softverbs-") as folder, contextlib.ExitStack() as stack:
-        made = []
-        for name in ("server", "client") if two else ("both",):
-            made.append(_Device(build, Path(folder), name))
-            stack.callback(made[-1].end)
-        yield [made[0], made[-1]]
+        made = {}
+        for name in SIDES if setup.side else ("both",):
+            made[name] = _Device(setup.build, Path(folder), name)
+            stack.callback(made[name].end)
+        yield made if setup.side else dict.fromkeys(SIDES, made["both"])
 
 
 def _waited(pid: int) -> float:
@@ -223,44 +247,39 @@ def _between(before: Mapping[str, float], after: Mapping[str, float]) -> tuple[A
     return account, {name: int(difference[name]) for name in ("turns", "working", "naps")}
 
 
-def watch(build: Build, load: str, two: bool, seconds: float, watcher: Sequence[str] = ()) -> Watched:
+def watch(setup: Setup, watcher: Sequence[str] = ()) -> Watched:
     """Run a load once.
 
     Args:
-        build: softverbs, with its driver.
-        load: one of LOADS.
-        two: two devices.
-        seconds: about how long.
-        watcher: a command that watches the client's device, to which ``-p PID`` is added; it ends by SIGINT.
+        setup: what is run.
+        watcher: a command that watches the device, to which ``-p PID`` is added; it ends by SIGINT.
 
     Raises:
         Missing: something is not here.
         Failed: a process failed.
     """
-    perftest.need_driver(build)
-    tool, size, each, guess = LOADS[load]
+    perftest.need_driver(setup.build)
+    tool, size, each, guess = LOADS[setup.load]
     program, variables = debian.find(tool, debian.PERFTEST)
-    count = max(LEAST, int(seconds * 1e6 / guess))
+    count = max(LEAST, int(setup.seconds * 1e6 / guess))
     port = processes.free_port()
     words = (program, "-F", "-s", str(size), "-n", str(count), "-p", str(port))
-    with _devices(build, two) as (first, second), contextlib.ExitStack() as stack:
-        environments = [_program_environment(build, variables, device.socket) for device in (first, second)]
-        sides = {"server": processes.start(words, None, environments[0])}
+    with _devices(setup) as devices, contextlib.ExitStack() as stack:
+        environments = {side: _program_environment(setup.build, variables, devices[side].socket) for side in SIDES}
+        sides = {"server": processes.start(words, None, environments["server"])}
         stack.callback(processes.end, sides["server"])
         processes.wait_for_listener(port, sides["server"])
+        device = devices[setup.side or "client"]
         if watcher:
-            stack.enter_context(_watched_by((*watcher, "-p", str(second.process.pid))))
-        before = [device.say() for device in (first, second)]
+            stack.enter_context(_watched_by((*watcher, "-p", str(device.process.pid))))
+        before = device.say()
         start = time.monotonic()
-        sides["client"] = processes.start((*words, "127.0.0.1"), None, environments[1])
+        sides["client"] = processes.start((*words, "127.0.0.1"), None, environments["client"])
         stack.callback(processes.end, sides["client"])
-        accounts = _end_of(sides, TIMEOUT_S)
-        found = Watched(count * each, time.monotonic() - start)
-        for name, device, earlier in zip(("device of the server", "device"), (first, second), before, strict=True):
-            if two or name == "device":
-                found.accounts[name], found.turns = _between(earlier, device.say())
-        found.accounts.update(accounts)
-        return found
+        programs = _end_of(sides, TIMEOUT_S)
+        seconds = time.monotonic() - start
+        account, turns = _between(before, device.say())
+        return Watched(count * each, seconds, {"device": account, **programs}, turns)
 
 
 def _program_environment(build: Build, variables: Mapping[str, str], socket: Path) -> dict[str, str]:
@@ -300,21 +319,22 @@ def _need(name: str) -> str:
     return found
 
 
-def system_calls(build: Build, load: str, two: bool, seconds: float) -> tuple[Watched, dict[str, Call]]:
+def system_calls(setup: Setup) -> tuple[Watched, dict[str, Call]]:
     """Run a load with strace on the device: its system calls by name."""
     strace = _need("strace")
     with tempfile.NamedTemporaryFile("r", encoding="utf-8", errors="replace") as file:
-        watched = watch(build, load, two, seconds * TRACED, (strace, "-f", "-T", "-s", "0", "-o", file.name))
+        shorter = dataclasses.replace(setup, seconds=setup.seconds * TRACED)
+        watched = watch(shorter, (strace, "-f", "-T", "-s", "0", "-o", file.name))
         return watched, parse_strace(file)
 
 
-def functions(build: Build, load: str, two: bool, seconds: float) -> list[tuple[float, str, str]]:
+def functions(setup: Setup) -> list[tuple[float, str, str]]:
     """Run a load with perf on the device: the functions in which its samples fell."""
     perf = _need("perf")
     with tempfile.TemporaryDirectory() as folder:
         data = str(Path(folder, "data"))
         record = (perf, "record", "-q", "-e", "cpu-clock", "-F", str(SAMPLES_A_SECOND), "-o", data)
-        watch(build, load, two, seconds, record)
+        watch(setup, record)
         report = (perf, "report", "-i", data, "--stdio", "--sort", "dso,symbol")
         return parse_perf(processes.run(report).splitlines())
 
@@ -345,16 +365,17 @@ def _accounts(watched: Watched) -> list[str]:
 
 def _calls(watched: Watched, calls: Mapping[str, Call]) -> list[str]:
     """The table of the system calls."""
-    total = sum(call.seconds for call in calls.values()) or 1.0
+    total = sum(call.seconds for name, call in calls.items() if name not in SLEEPS) or 1.0
     lines = []
     for name, call in sorted(calls.items(), key=lambda item: -item[1].seconds):
         good = call.count - call.errors
         size = f"{call.bytes / good:.0f}" if call.bytes and good else ""
         share = call.seconds / total
-        if share >= 0.005 or call.count >= watched.operations / 100:
-            lines.append([name, f"{call.count / watched.operations:.3g}", str(call.errors), size, f"{share:.0%}"])
+        if share >= LEAST_SHARE or call.count >= watched.operations * LEAST_COUNT:
+            time_said = "asleep" if name in SLEEPS else f"{share:.0%}"
+            lines.append([name, f"{call.count / watched.operations:.3g}", str(call.errors), size, time_said])
     head = f"The device's system calls, under strace ({watched.operations} operations, their setting up included):"
-    return [head, "", *table(("call", "for an operation", "errors", "bytes a call", "of strace's time"), lines)]
+    return [head, "", *table(("call", "for an operation", "errors", "bytes a call", "of the time"), lines)]
 
 
 def _functions(found: Sequence[tuple[float, str, str]]) -> list[str]:
@@ -368,24 +389,25 @@ def _functions(found: Sequence[tuple[float, str, str]]) -> list[str]:
     return [f"The device's samples, by perf: {text}.", "", *table(("share", "where", "function"), lines)]
 
 
-def describe(build: Build, load: str, two: bool, seconds: float) -> list[str]:
+def describe(setup: Setup) -> list[str]:
     """A load's part of the report."""
-    tool, size, _, _ = LOADS[load]
-    text = [f"## {tool}, {size} B, {'two devices' if two else 'one device'}", ""]
+    tool, size, _, _ = LOADS[setup.load]
+    place = f"two devices, the {setup.side}'s" if setup.side else "one device"
+    text = [f"## {tool}, {size_name(size)}, {place}", ""]
     try:
         before = cpu.snapshot()
-        watched = watch(build, load, two, seconds)
+        watched = watch(setup)
         usage = cpu.between(before, cpu.snapshot())
         text += _accounts(watched)
         text += [f"Other work meanwhile: {usage.foreign_share:.0%} of a core; stolen: {usage.steal_share:.0%}.", ""]
     except (Failed, Missing) as reason:
         return [*text, f"not measured: {reason}", ""]
     try:
-        text += _calls(*system_calls(build, load, two, seconds))
+        text += _calls(*system_calls(setup))
     except (Failed, Missing) as reason:
         text += [f"no system calls: {reason}", ""]
     try:
-        text += _functions(functions(build, load, two, seconds))
+        text += _functions(functions(setup))
     except (Failed, Missing) as reason:
         text += [f"no functions: {reason}", ""]
     return text
@@ -397,7 +419,9 @@ def main(given: Sequence[str]) -> int:
         "bench profile", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("load", nargs="*", help=f"{', '.join(LOADS)} (by default {', '.join(USUAL)})")
-    parser.add_argument("--two", action="store_true", help="two devices, over UDP")
+    parser.add_argument(
+        "--two", choices=SIDES, metavar="SIDE", help="two devices, over UDP; whose is looked at: client or server"
+    )
     parser.add_argument("--seconds", type=float, default=2.0, help="about how long each run takes (%(default)s)")
     parser.add_argument("--python", default=sys.executable, help="interpreter with softverbs, compiled (this one)")
     options = parser.parse_args(given)
@@ -405,5 +429,5 @@ def main(given: Sequence[str]) -> int:
         parser.error(f"there is no load {unknown[0]}: {', '.join(LOADS)}")
     build = Build("compiled", options.python)
     for load in options.load or USUAL:
-        print("\n".join(describe(build, load, options.two, options.seconds)), flush=True)
+        print("\n".join(describe(Setup(build, load, options.two, options.seconds))), flush=True)
     return 0

@@ -227,8 +227,10 @@ def test_the_breakdown_is_for_one_operation(rig):
     text = "\n".join(profile._accounts(watched))
     assert "| device | 10 | 20 | 30 | 0.5 / 0.1 |" in text
     assert "4 turns an operation, 25% of them with work, and 3 sleeps" in text
-    text = "\n".join(profile._calls(watched, {"process_vm_readv": profile.Call(200, 100, 6400, 0.5)}))
+    calls = {"process_vm_readv": profile.Call(200, 100, 6400, 0.5), "poll": profile.Call(50, 0, 0, 9.0)}
+    text = "\n".join(profile._calls(watched, calls))
     assert "| process_vm_readv | 2 | 100 | 64 | 100% |" in text
+    assert "| poll | 0.5 | 0 |  | asleep |" in text
 
 
 def test_means_are_compared_where_a_program_knows_no_median(rig):
