@@ -1,14 +1,13 @@
 cimport cython
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 from softverbs.core.egress cimport Path
+from softverbs.core.far cimport Far
 from softverbs.core.host cimport Host
-from softverbs.core.memory cimport Block, raw_copy as copy, raw_load32 as load32, raw_load64 as load64
+from softverbs.core.memory cimport raw_copy as copy, raw_load32 as load32, raw_load64 as load64
 from softverbs.core.opcodes cimport RC
 from softverbs.core.regions cimport ProtectionDomain, Regions
 from softverbs.core.rings cimport SGE_LENGTH, SGE_LKEY, SGE_SIZE
-from softverbs.core.spaces cimport explain, fetch, raw_is_far as is_far, place
-
-cdef uint64_t AHEAD
+from softverbs.core.spaces cimport raw_is_far as is_far
 
 cdef class Connection:
     cdef readonly Host port
@@ -28,9 +27,7 @@ cdef class Connection:
     cdef public object fault
     cdef public object words
     cdef public uint32_t words_psn
-    cdef Block ahead
-    cdef uintptr_t ahead_at
-    cdef public uint64_t ahead_length
+    cdef Far far
     cdef readonly dict refusals
     cdef bint gather(self, uintptr_t sges, int count, uint64_t offset, uint64_t length, uintptr_t destination) except -1
     cdef bint scatter(self, uintptr_t sges, int count, uint64_t offset, uint64_t length, uintptr_t source) except -1
@@ -38,11 +35,9 @@ cdef class Connection:
     @cython.locals(sge=uintptr_t, size=uint64_t, part=uint64_t, address=uintptr_t, key=uint32_t, va=uint64_t)
     cdef bint _move(self, uintptr_t sges, int count, uint64_t offset, uint64_t length, uintptr_t other, uint32_t right, ProtectionDomain pd) except -1
     cdef bint _move_far(self, uintptr_t address, uintptr_t other, uint64_t length, uint64_t rest, uint32_t right) except -1
-    @cython.locals(ahead=Block)
     cdef bint fetch_far(self, uintptr_t destination, uintptr_t source, uint64_t length, uint64_t rest) except -1
-    @cython.locals(length=uint64_t)
-    cdef bint _fetch_ahead(self, uintptr_t source, uint64_t rest) except -1
     cdef bint place_far(self, uintptr_t destination, uintptr_t source, uint64_t length) except -1
+    cdef bint land(self) except -1
     @cython.locals(sge=uintptr_t, size=uint64_t)
     cdef bint check(self, uintptr_t sges, int count, uint32_t right) except -1
     @cython.locals(address=uintptr_t)

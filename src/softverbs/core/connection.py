@@ -10,15 +10,13 @@ except ImportError:
 
 if not cython.compiled:
     from softverbs.core.egress import Path
+    from softverbs.core.far import Far
     from softverbs.core.host import Host
-    from softverbs.core.memory import Block, copy, load32, load64
+    from softverbs.core.memory import copy, load32, load64
     from softverbs.core.opcodes import RC
     from softverbs.core.regions import ProtectionDomain, Regions
     from softverbs.core.rings import SGE_LENGTH, SGE_LKEY, SGE_SIZE
-    from softverbs.core.spaces import explain, fetch, is_far, place
-
-#: Bytes of another process that are fetched together, where a long message leaves packet by packet.
-AHEAD = 32768
+    from softverbs.core.spaces import is_far
 
 
 class Connection:
@@ -53,11 +51,8 @@ class Connection:
         #: What the peer said about its last NAK, and about which PSN.
         self.words = ""
         self.words_psn = 0
-        #: Bytes of another process that were fetched with those before them: where they are, and how many. They are
-        #: forgotten when the queue pair's turn to send is over.
-        self.ahead: Block | None = None
-        self.ahead_at = 0
-        self.ahead_length = 0
+        #: The way to memory of other processes, for all of the port.
+        self.far: Far = port.far
         #: Why work requests that came through shared memory are wrong, by their place in the send queue.
         self.refusals: dict[int, str] = {}
 
@@ -66,7 +61,10 @@ class Connection:
         return self._move(sges, count, offset, length, destination, 0, self.pd)
 
     def scatter(self, sges: int, count: int, offset: int, length: int, source: int) -> bool:
-        """Copies ``length`` bytes into a scatter/gather list, from ``offset`` bytes into it; False: ``fault``."""
+        """Copies ``length`` bytes into a scatter/gather list, from ``offset`` bytes into it; False: ``fault``.
+
+        Where the memory is far, ``land`` has to follow before anybody is told.
+        """
         return self._move(sges, count, offset, length, source, 1, self.pd)
 
     def place(self, sges: int, count: int, offset: int, length: int, source: int) -> bool:
@@ -109,38 +107,24 @@ class Connection:
         return self.place_far(address, other, length) if right else self.fetch_far(other, address, length, rest)
 
     def fetch_far(self, destination: int, source: int, length: int, rest: int) -> bool:
-        """``spaces.fetch``; False: ``fault``.
-
-        :param rest: how many bytes from ``source`` on the next packets may want, these included
-        """
-        ahead = self.ahead
-        if ahead is not None and source >= self.ahead_at and source - self.ahead_at + length <= self.ahead_length:
-            copy(destination, ahead.address + (source - self.ahead_at), length)
+        """``Far.fetch``; False: ``fault``."""
+        if self.far.fetch(destination, source, length, rest):
             return True
-        if rest > length and self._fetch_ahead(source, rest):
-            return self.fetch_far(destination, source, length, 0)
-        if fetch(destination, source, length):
-            return True
-        self.fault = explain()
+        self.fault = self.far.fault
         return False
 
-    def _fetch_ahead(self, source: int, rest: int) -> bool:
-        """Fetches more than is wanted now; False where that is not all there."""
-        if self.ahead is None:
-            self.ahead = Block(AHEAD)
-        self.ahead_at = source
-        self.ahead_length = 0
-        length = min(rest, AHEAD)
-        if not fetch(self.ahead.address, source, length):
-            return False
-        self.ahead_length = length
-        return True
-
     def place_far(self, destination: int, source: int, length: int) -> bool:
-        """``spaces.place``; False: ``fault``."""
-        if place(destination, source, length):
+        """``Far.put``: ``land`` has to follow before anybody is told. False: ``fault``."""
+        if self.far.put(destination, source, length):
             return True
-        self.fault = explain()
+        self.fault = self.far.fault
+        return False
+
+    def land(self) -> bool:
+        """``Far.land``; False: ``fault``."""
+        if self.far.count == 0 or self.far.land():
+            return True
+        self.fault = self.far.fault
         return False
 
     def check(self, sges: int, count: int, right: int) -> bool:

@@ -1,5 +1,6 @@
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
+from softverbs.core.far cimport Far
 from softverbs.core.lock cimport Lock
 
 cdef class Host:
@@ -13,6 +14,7 @@ cdef class Host:
     cdef readonly object link
     cdef readonly dict counts
     cdef readonly int handles
+    cdef readonly Far far
     cdef public object plan
     cdef readonly list addresses
     cdef list free_addresses

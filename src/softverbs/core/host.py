@@ -12,6 +12,7 @@ from softverbs.core.errors import PyverbsRDMAError
 from softverbs.core.limits import NUM_COMP_VECTORS, Options
 
 if not cython.compiled:
+    from softverbs.core.far import Far
     from softverbs.core.lock import Lock
 
 
@@ -34,6 +35,7 @@ class Host:
         self.link: Any = None
         self.counts: dict[str, int] = {}
         self.handles = 0
+        self.far = Far()
         #: Failure on demand, or None (docs/faults.md).
         self.plan: Any = None
         #: Address handles by handle; 0 is none.

@@ -41,8 +41,16 @@ cdef extern from *:
             return 0;
         return done < 0 ? errno : EFAULT;
     }
+    static inline int place_in_process(int pid, uintptr_t pieces, int count, uintptr_t there, size_t length) {
+        struct iovec remote = {(void *)there, length};
+        long done = syscall(SYS_process_vm_writev, (long)pid, (struct iovec *)pieces, (long)count, &remote, 1UL, 0UL);
+        if (done == (long)length)
+            return 0;
+        return done < 0 ? errno : EFAULT;
+    }
     """
     int move_process(int, int, uintptr_t, uintptr_t, size_t) noexcept nogil
+    int place_in_process(int, uintptr_t, int, uintptr_t, size_t) noexcept nogil
 
 cdef extern from "Python.h":
     const int PyBUF_WRITE
@@ -96,6 +104,7 @@ cpdef uint64_t compare_swap64(uintptr_t address, uint64_t compare, uint64_t swap
 cpdef uint64_t load_acquire64(uintptr_t address) noexcept
 cpdef void store_release64(uintptr_t address, uint64_t value) noexcept
 cpdef int copy_process(int pid, bint writes, uintptr_t local, uintptr_t remote, size_t length) noexcept
+cpdef int place_process(int pid, uintptr_t pieces, int count, uintptr_t remote, size_t length) noexcept
 cpdef bint copy_checked(uintptr_t destination, uintptr_t source, size_t length) noexcept
 cpdef object view(uintptr_t address, Py_ssize_t length)
 cpdef uint32_t crc32(uintptr_t address, Py_ssize_t length, uint32_t value) except? 0

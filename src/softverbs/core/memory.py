@@ -208,6 +208,23 @@ def copy_process(pid: int, writes: bool, local: int, remote: int, length: int) -
     return ctypes.get_errno() if done < 0 else errno.EFAULT
 
 
+def place_process(pid: int, pieces: int, count: int, remote: int, length: int) -> int:
+    """Copies pieces of this process, one after the other, to one place in another one; as ``copy_process``.
+
+    :param pieces: address of ``count`` pairs of an address and a length (struct iovec, readv(2))
+    :param length: bytes, all together
+    """
+    if cython.compiled:
+        return place_in_process(pid, pieces, count, remote, length)
+    there = (ctypes.c_size_t * 2)(remote, length)
+    done = _libc.process_vm_writev(
+        pid, ctypes.c_void_p(pieces), ctypes.c_ulong(count), there, ctypes.c_ulong(1), ctypes.c_ulong(0)
+    )
+    if done == length:
+        return 0
+    return ctypes.get_errno() if done < 0 else errno.EFAULT
+
+
 def copy_checked(destination: int, source: int, length: int) -> bool:
     """Copies from an address that may not be mapped: False where it is not (the kernel looks, 2 us)."""
     return copy_process(os.getpid(), False, destination, source, length) == 0

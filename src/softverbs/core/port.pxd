@@ -8,7 +8,23 @@ from softverbs.core.egress cimport ICRC_SIZE, Egress, Path
 from softverbs.core.headers cimport bth_dest_qpn, bth_opcode, bth_pad, bth_pkey, bth_version
 from softverbs.core.host cimport Host
 from softverbs.core.icrc cimport IcrcPath
-from softverbs.core.opcodes cimport BTH_LENGTH, EXPLAIN, PAYLOAD, RC, TRANSPORT_BITS, UD, XRC, header_length
+from softverbs.core.opcodes cimport (
+    BTH_LENGTH,
+    EXPLAIN,
+    FIRST,
+    ONLY,
+    PAYLOAD,
+    RC,
+    READ,
+    REQUEST,
+    RESPONSE,
+    SEND,
+    TRANSPORT_BITS,
+    UD,
+    WRITE,
+    XRC,
+    header_length,
+)
 from softverbs.core.opcodes cimport flags as opcode_flags
 from softverbs.core.peer cimport Peer
 from softverbs.core.qp cimport QueuePair
@@ -33,6 +49,7 @@ cdef int PKEY_BITS
 cdef int MAX_ROUNDS
 cdef int LOCAL_TURNS
 cdef int BUSY_NS
+cdef uint32_t _JOINS
 
 cdef class Port(Host):
     cdef readonly object wake
@@ -52,6 +69,8 @@ cdef class Port(Host):
     cdef list overrun
     cdef readonly object events
     cdef public object on_event
+    cdef QueuePair placing
+    cdef uint32_t placing_kind
     cdef int local_turns
     cdef uint64_t[12] drops
     cdef readonly object groups
@@ -77,14 +96,17 @@ cdef class Port(Host):
     cdef int _pump(self) except -1
     @cython.locals(qp=QueuePair, following=QueuePair)
     cdef int _pump_ready(self) except -1
-    @cython.locals(egress=Egress, index=int, path=Path, address=uintptr_t, segment=uint32_t)
     cdef bint _flush(self) except -1
+    @cython.locals(egress=Egress, index=int, path=Path, address=uintptr_t, segment=uint32_t)
+    cdef bint _hand_over(self) except -1
     @cython.locals(size=uint32_t)
     cdef int _deliver_locally(self, Peer peer, uintptr_t address, uint32_t length, uint32_t segment) except -1
     @cython.locals(size=int64_t, identification=uint32_t)
     cpdef receive(self, Peer peer, uintptr_t address, int64_t length, int64_t segment)
-    @cython.locals(qp=QueuePair, opcode=int)
+    @cython.locals(qp=QueuePair, opcode=int, flags=uint32_t)
     cdef void _on_frame(self, Peer peer, uintptr_t frame, uint32_t length, uint32_t identification) except *
+    @cython.locals(qp=QueuePair)
+    cdef int _land(self) except -1
     @cython.locals(opcode=int, flags=uint32_t, payload=int)
     cdef int _is_sound(self, uintptr_t frame, uint32_t length) noexcept
     @cython.locals(fault=int, opcode=int, number=uint32_t, index=uint32_t, qp=QueuePair)

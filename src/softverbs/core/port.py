@@ -28,7 +28,23 @@ if not cython.compiled:
     from softverbs.core.headers import bth_dest_qpn, bth_opcode, bth_pad, bth_pkey, bth_version
     from softverbs.core.host import Host
     from softverbs.core.icrc import IcrcPath
-    from softverbs.core.opcodes import BTH_LENGTH, EXPLAIN, PAYLOAD, RC, TRANSPORT_BITS, UD, XRC, header_length
+    from softverbs.core.opcodes import (
+        BTH_LENGTH,
+        EXPLAIN,
+        FIRST,
+        ONLY,
+        PAYLOAD,
+        RC,
+        READ,
+        REQUEST,
+        RESPONSE,
+        SEND,
+        TRANSPORT_BITS,
+        UD,
+        WRITE,
+        XRC,
+        header_length,
+    )
     from softverbs.core.opcodes import flags as opcode_flags
     from softverbs.core.peer import Peer
     from softverbs.core.qp import QueuePair
@@ -62,6 +78,8 @@ MAX_ROUNDS = 64
 LOCAL_TURNS = 32
 #: An application that polls again within this time polls without a pause, ns.
 BUSY_NS = 20000
+# What tells, of an opcode's flags, whether a packet goes on with the message of the one before it: these are the same.
+_JOINS = REQUEST | RESPONSE | SEND | WRITE | READ | FIRST | ONLY
 #: Beside a payload of full MTU, bytes: BTH, XRCETH, RETH, immediate data, ICRC.
 ROOM_FOR_HEADERS = 40
 
@@ -102,6 +120,9 @@ class Port(Host):
         self.overrun: list[CompletionQueue] = []
         self.events: deque[tuple[int, object]] = deque()
         self.on_event: Callable[[int, object], None] | None = None
+        #: Whose bytes are to be placed in far memory, and the flags that the next packet of the message has.
+        self.placing: QueuePair | None = None
+        self.placing_kind = 0
         self.local_turns = 0
         self.drops = [0] * 12
         self.groups = Groups(link, self.report)
@@ -218,6 +239,12 @@ class Port(Host):
 
     def _flush(self) -> bool:
         """Hands bursts over; False where the link cannot take more now."""
+        try:
+            return self._hand_over()
+        finally:
+            self._land()
+
+    def _hand_over(self) -> bool:
         egress = self.egress
         while self.flushed < egress.bursts:
             index = self.flushed
@@ -274,15 +301,18 @@ class Port(Host):
             self.drops[SHORT] += 1
             return
         identification = 0
-        while length > 0:
-            size = segment if segment < length else length
-            if self.up:
-                self._on_frame(peer, address, size, identification)
-            else:
-                self.drops[PORT_DOWN] += 1
-            identification += peer.step
-            address += size
-            length -= size
+        try:
+            while length > 0:
+                size = segment if segment < length else length
+                if self.up:
+                    self._on_frame(peer, address, size, identification)
+                else:
+                    self.drops[PORT_DOWN] += 1
+                identification += peer.step
+                address += size
+                length -= size
+        finally:
+            self._land()
 
     def _on_frame(self, peer: Peer, frame: int, length: int, identification: int) -> None:
         """One frame; where ``peer`` is this port itself, there is no ICRC."""
@@ -292,11 +322,32 @@ class Port(Host):
             self._on_group_frame(peer, frame, length, identification)
             return
         qp = self._find(peer, frame, length, identification)
-        if qp is not None:
-            opcode = bth_opcode(frame)
-            qp.on_packet(peer, opcode, opcode_flags(opcode), frame, length - ICRC_SIZE, self.now)
-            if self.plan is not None:
-                self.plan.on_packet(qp)
+        if qp is None:
+            return
+        opcode = bth_opcode(frame)
+        flags = opcode_flags(opcode)
+        if self.far.count > 0 and (qp is not self.placing or flags & _JOINS != self.placing_kind):
+            self._land()
+            if qp.state == QPS_ERR:
+                self._drop(QP_STATE)
+                return
+        qp.on_packet(peer, opcode, flags, frame, length - ICRC_SIZE, self.now)
+        if self.far.count > 0:
+            self.placing = qp
+            self.placing_kind = flags & _JOINS & ~FIRST
+        if self.plan is not None:
+            self._land()
+            self.plan.on_packet(qp)
+
+    def _land(self) -> None:
+        """Places what queue pairs have put in far memory: before the frames' memory is used again, and before anything
+        happens but that the next packet of the same message is taken.
+        """
+        if self.far.count > 0:
+            qp = self.placing
+            self.placing = None
+            if not self.far.land() and qp is not None:
+                qp.on_unplaced(self.placing_kind & REQUEST != 0)
 
     def _is_sound(self, frame: int, length: int) -> int:
         """The drop's cause + 1 where the headers of a frame contradict themselves or this port, else 0."""
@@ -353,6 +404,7 @@ class Port(Host):
         if fault:
             self._drop(fault - 1)
             return
+        self._land()
         opcode = bth_opcode(frame)
         members = self.groups.members.get(peer.dgid)
         if bth_dest_qpn(frame) != GROUP_QP or opcode & TRANSPORT_BITS != UD or not members:

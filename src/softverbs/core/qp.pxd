@@ -112,6 +112,7 @@ cdef class QueuePair:
     cdef int64_t _take_receives(self, ReceiveQueue receives, int64_t waiting) except -1
     @cython.locals(headers=uintptr_t, skip=int, psn=uint32_t, pad=int, size=uint32_t)
     cdef void on_packet(self, Peer peer, int opcode, uint32_t flags, uintptr_t frame, uint32_t length, int64_t now) except *
+    cdef void on_unplaced(self, bint request) except *
     cdef _on_words(self, uint32_t psn, uintptr_t at, int length)
     @cython.locals(more=int)
     cdef int pump(self, Egress egress, int64_t now) except -1

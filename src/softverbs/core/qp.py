@@ -433,6 +433,20 @@ class QueuePair:
         self.settle()
         self.port.schedule(self)
 
+    def on_unplaced(self, request: bool) -> None:
+        """Bytes that had been put in far memory could not be placed after all (``Far.land``).
+
+        :param request: whether they came with requests of the peer, not with answers to this queue pair's own
+        """
+        if self.state == QPS_ERR or self.state == QPS_RESET:
+            return
+        if request:
+            self.responder.on_unplaced()
+        else:
+            self.requester.on_unplaced()
+        self.settle()
+        self.port.schedule(self)
+
     def _on_words(self, psn: int, at: int, length: int) -> None:
         """What the peer says about the NAK that follows: shown to people only, so made printable."""
         text = bytes(view(at, min(length, MAX_WORDS))).decode("utf-8", "replace") if length > 0 else ""
@@ -443,7 +457,7 @@ class QueuePair:
         """Sends what is due. 1 where the arena is full and more is to come, else 0."""
         if not self.connection.connected:
             return 0
-        self.connection.ahead_length = 0
+        self.connection.far.forget()
         self.paced_until = 0
         if self.paced:
             if not self.connection.path.is_turn(now):

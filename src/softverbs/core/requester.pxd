@@ -152,9 +152,10 @@ cdef class Requester:
     cdef void _on_rnr(self, uint32_t psn, int timer, int64_t now) except *
     @cython.locals(status=int)
     cdef void _on_nak(self, uint32_t psn, int syndrome) except *
-    @cython.locals(slot=uintptr_t, opcode=int, mtu=uint64_t, done=uint64_t, rest=uint64_t, last=bint)
+    @cython.locals(slot=uintptr_t, opcode=int, mtu=uint64_t, done=uint64_t, rest=uint64_t, last=bint, placed=bint)
     cdef void on_read_response(self, uint32_t kind, uint32_t psn, uintptr_t payload, uint32_t length, int64_t now) except *
-    @cython.locals(slot=uintptr_t)
+    cdef void on_unplaced(self) except *
+    @cython.locals(slot=uintptr_t, sges=uintptr_t, count=int)
     cdef void on_atomic_acknowledge(self, uint32_t psn, uintptr_t original, int64_t now) except *
     @cython.locals(slot=uintptr_t, opcode=int)
     cdef uintptr_t _awaited(self, uint32_t psn, int64_t now) except? 0

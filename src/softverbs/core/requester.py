@@ -387,7 +387,8 @@ class Requester:
                 f"{self.connection.peer_name} sent a READ response of {length} bytes at PSN {psn:#x}; {rest} were due",
             )
             return
-        if not self.connection.scatter(slot + SQ_SGES, load16(slot + SQ_NUM_SGE), done * mtu, length, payload):
+        placed = self.connection.scatter(slot + SQ_SGES, load16(slot + SQ_NUM_SGE), done * mtu, length, payload)
+        if not placed or (last and not self.connection.land()):
             self._fail(WC_LOC_PROT_ERR, self.connection.fault)
             return
         store32(slot + SQ_RESPONSES, done + 1)
@@ -396,6 +397,10 @@ class Requester:
         if last:
             self._retire()
             self._skip_ahead()
+
+    def on_unplaced(self) -> None:
+        """Bytes of the READ at the head, which had been put, could not be placed in its list."""
+        self._fail(WC_LOC_PROT_ERR, self.connection.far.fault)
 
     def on_atomic_acknowledge(self, psn: int, original: int, now: int) -> None:
         """The answer to an atomic; ``original``: address of the value in network order (IBA 9.4.5)."""
@@ -408,7 +413,8 @@ class Requester:
             )
             return
         store64(self.scratch.address, atomic_ack_original(original))
-        if not self.connection.scatter(slot + SQ_SGES, load16(slot + SQ_NUM_SGE), 0, ATOMIC_SIZE, self.scratch.address):
+        sges, count = slot + SQ_SGES, load16(slot + SQ_NUM_SGE)
+        if not (self.connection.scatter(sges, count, 0, ATOMIC_SIZE, self.scratch.address) and self.connection.land()):
             self._fail(WC_LOC_PROT_ERR, self.connection.fault)
             return
         store32(slot + SQ_RESPONSES, 1)

@@ -99,8 +99,9 @@ cdef class Responder(Answers):
     cdef bint _fits(self, int opcode, uint32_t flags, uint32_t length) noexcept
     @cython.locals(done=bint)
     cdef void _perform(self, int opcode, uint32_t flags, uintptr_t headers, uintptr_t payload, uint32_t length, bint ask, bint solicited) except *
-    @cython.locals(connection=Connection, slot=uintptr_t, immediate=uint32_t, wc_flags=uint32_t)
+    @cython.locals(connection=Connection, slot=uintptr_t, placed=bint, immediate=uint32_t, wc_flags=uint32_t)
     cdef bint _on_send(self, uint32_t flags, uintptr_t headers, uintptr_t payload, uint32_t length, bint solicited) except -1
+    cdef bint _unplaced_send(self, uintptr_t slot) except -1
     @cython.locals(ending=bint, takes=bint, address=uintptr_t, immediate=uint32_t)
     cdef bint _on_write(self, uint32_t flags, uintptr_t headers, uintptr_t payload, uint32_t length, bint solicited) except -1
     cdef uintptr_t _open_write(self, uintptr_t headers) except? 0
@@ -111,7 +112,8 @@ cdef class Responder(Answers):
     cdef bint _on_atomic(self, int opcode, uintptr_t headers) except -1
     @cython.locals(done=bint)
     cdef bint _perform_far(self, int opcode, uintptr_t headers, uintptr_t address) except -1
-    cdef bint _placed_far(self, uintptr_t address, uintptr_t payload, uint64_t length) except -1
+    cdef bint _unplaced_write(self) except -1
+    cdef void on_unplaced(self) except *
     @cython.locals(kind=int, right=uint32_t, rkey=uint32_t, va=uint64_t, length=uint64_t, region=MemoryRegion)
     cdef bint _on_flush(self, uintptr_t headers) except -1
     cdef bint _is_aligned(self, uintptr_t address, uint64_t va) except -1

@@ -226,10 +226,10 @@ class Responder(Answers):
             self._complete_receive(slot, 0, False, WC_LOC_LEN_ERR, WC_RECV, 0, 0, reason)
             return self._refuse(NAK_INVALID_REQUEST, EVENT_QP_FATAL, reason)
         connection = self.connection
-        if not connection.place(slot + RQ_SGES, load32(slot + RQ_NUM_SGE), self.placed, length, payload):
-            reason = connection.fault
-            self._complete_receive(slot, 0, False, WC_LOC_PROT_ERR, WC_RECV, 0, 0, reason)
-            return self._refuse(NAK_REMOTE_OPERATION, EVENT_QP_FATAL, f"the peer's receive: {reason}")
+        connection.far.begin(self.epsn)
+        placed = connection.place(slot + RQ_SGES, load32(slot + RQ_NUM_SGE), self.placed, length, payload)
+        if not placed or (flags & (LAST | ONLY) and not connection.land()):
+            return self._unplaced_send(slot)
         immediate = 0
         wc_flags = 0
         if flags & IETH:
@@ -246,6 +246,13 @@ class Responder(Answers):
         if flags & (LAST | ONLY):
             self._complete_receive(slot, self.placed, solicited, WC_SUCCESS, WC_RECV, immediate, wc_flags, None)
         return True
+
+    def _unplaced_send(self, slot: int) -> bool:
+        """Bytes of a SEND could not be placed in its receive; always False."""
+        self.epsn = self.connection.far.missed
+        reason = self.connection.fault
+        self._complete_receive(slot, 0, False, WC_LOC_PROT_ERR, WC_RECV, 0, 0, reason)
+        return self._refuse(NAK_REMOTE_OPERATION, EVENT_QP_FATAL, f"the peer's receive: {reason}")
 
     def _on_write(self, flags: int, headers: int, payload: int, length: int, solicited: bool) -> bool:
         address = 0
@@ -270,13 +277,16 @@ class Responder(Answers):
                 if address == 0:
                     return False
             if is_far(address):
-                if not self._placed_far(address, payload, length):
-                    return False
+                self.connection.far.begin(self.epsn)
+                if not self.connection.place_far(address, payload, length):
+                    return self._unplaced_write()
             else:
                 copy(address, payload, length)
         self.placed += length
         if not ending:
             return True
+        if not self.connection.land():
+            return self._unplaced_write()
         if self.remote_write_counter is not None:
             self.remote_write_counter.record(WC_SUCCESS, self.write_length)
         if flags & IMM:
@@ -381,11 +391,18 @@ class Responder(Answers):
         self._forget_newest()
         return self._refuse(NAK_REMOTE_ACCESS, EVENT_QP_ACCESS_ERR, explain_far())
 
-    def _placed_far(self, address: int, payload: int, length: int) -> bool:
-        """Puts the peer's bytes in the memory of another process; False: refused."""
-        if self.connection.place_far(address, payload, length):
-            return True
+    def _unplaced_write(self) -> bool:
+        """Bytes of a WRITE could not be placed in the memory of another process; always False."""
+        self.epsn = self.connection.far.missed
         return self._refuse(NAK_REMOTE_ACCESS, EVENT_QP_ACCESS_ERR, self.connection.fault)
+
+    def on_unplaced(self) -> None:
+        """Bytes of the message in progress could not be placed where they had been put: their packet is refused."""
+        self.connection.fault = self.connection.far.fault
+        if self.message == WRITE:
+            self._unplaced_write()
+        elif self.message == SEND:
+            self._unplaced_send(self.receive)
 
     def _is_aligned(self, address: int, va: int) -> bool:
         """Whether the memory under an address that is a multiple of 8 for the peer is so, too; False: refused."""
@@ -438,7 +455,7 @@ class Responder(Answers):
         if address == 0 or not self._is_aligned(address, va) or not self._remember_empty(WRITE):
             return False
         if is_far(address):
-            if not self.connection.place_far(address, payload, ATOMIC_SIZE):
+            if not (self.connection.place_far(address, payload, ATOMIC_SIZE) and self.connection.land()):
                 self._forget_newest()
                 return self._refuse(NAK_REMOTE_ACCESS, EVENT_QP_ACCESS_ERR, self.connection.fault)
         else:

@@ -5,6 +5,7 @@ from softverbs.core.memory cimport (
     copy_process,
     fetch_add64,
     raw_load64 as load64,
+    place_process,
     raw_store64 as store64,
     view,
 )
@@ -34,8 +35,12 @@ cpdef uintptr_t far(uint64_t space, uint64_t address) except? 0
 cpdef bint is_far(uintptr_t address) noexcept
 cpdef bint fetch(uintptr_t destination, uintptr_t source, size_t length) except -1
 cpdef bint place(uintptr_t destination, uintptr_t source, size_t length) except -1
-@cython.locals(space=uint64_t, pid=int, error=int)
+@cython.locals(pid=int, error=int)
 cdef bint _move(uintptr_t there, uintptr_t here, size_t length, bint writes) except -1
+@cython.locals(space=uint64_t)
+cdef int _pid_of(uintptr_t address) except -1
+@cython.locals(pid=int)
+cpdef bint place_pieces(uintptr_t destination, uintptr_t pieces, int count, size_t length) except -1
 cpdef bint fetch_add(uintptr_t address, uint64_t value) except -1
 cpdef bint compare_swap(uintptr_t address, uint64_t compare, uint64_t swap) except -1
 cpdef uint64_t before() noexcept

@@ -16,7 +16,7 @@ except ImportError:
 from softverbs.core.errors import PyverbsRDMAError
 
 if not cython.compiled:
-    from softverbs.core.memory import Block, copy_process, fetch_add64, load64, store64, view
+    from softverbs.core.memory import Block, copy_process, fetch_add64, load64, place_process, store64, view
 
 FAR = 1 << 63
 _SHIFT = 48
@@ -93,15 +93,28 @@ def _move(there: int, here: int, length: int, writes: bool) -> bool:
     global _failure
     if length == 0:
         return True
-    space = there >> _SHIFT & _INDEX
-    pid = 0
-    if space < len(_pids):
-        pid = _pids[space]
+    pid = _pid_of(there)
     error = errno.ESRCH if pid == 0 else copy_process(pid, writes, here, there & _ADDRESS, length)
     if error == 0:
         return True
     _failure = (error, pid, there & _ADDRESS, length, writes)
     return False
+
+
+def _pid_of(address: int) -> int:
+    """The process that a far address is of; 0: it is gone."""
+    space = address >> _SHIFT & _INDEX
+    return _pids[space] if space < len(_pids) else 0
+
+
+def place_pieces(destination: int, pieces: int, count: int, length: int) -> bool:
+    """Copies ``count`` pieces, side by side, to a far address; False where they cannot be written: ``place`` tells why.
+
+    :param pieces: as of ``memory.place_process``
+    :param length: bytes, all together
+    """
+    pid = _pid_of(destination)
+    return pid != 0 and place_process(pid, pieces, count, destination & _ADDRESS, length) == 0
 
 
 def fetch_add(address: int, value: int) -> bool:

@@ -247,6 +247,7 @@ class DatagramResponder(UnreliableResponder):
         if not (
             connection.place(sges, count, 0, GRH_LENGTH, self.grh.address)
             and connection.place(sges, count, GRH_LENGTH, length, payload)
+            and connection.land()
         ):
             reason = connection.fault
             self._complete_receive(slot, 0, False, WC_LOC_PROT_ERR, WC_RECV, 0, 0, reason)
