@@ -289,9 +289,20 @@ static int put_receives(struct sv_queue *queue, struct ibv_recv_wr *wr, struct i
 	return 0;
 }
 
-/* Posts to a receive queue. The device looks at it by itself when a message comes, but it may sleep until then. */
+/* Whether the device must be woken for receives: only where they are flushed at once. A message wakes it by itself, and
+ * before it sleeps it looks, behind a barrier as here, at what was posted in a state that it has changed.
+ */
+static bool are_urgent(const struct sv_qp *qp)
+{
+	if (!qp)
+		return false;
+	atomic_thread_fence(memory_order_seq_cst);
+	return state_of(qp) == IBV_QPS_ERR;
+}
+
+/* Posts to a receive queue: that of `qp`, or, where this is NULL, of an SRQ. */
 static int post_receives(struct sv_connection *connection, struct sv_queue *queue, struct ibv_recv_wr *wr,
-			 struct ibv_recv_wr **bad, const char *kind, uint32_t number)
+			 struct ibv_recv_wr **bad, const struct sv_qp *qp, uint32_t number)
 {
 	uint64_t before;
 	int error;
@@ -302,9 +313,12 @@ static int post_receives(struct sv_connection *connection, struct sv_queue *queu
 	}
 	pthread_mutex_lock(&queue->lock);
 	before = queue->tail;
-	error = put_receives(queue, wr, bad, kind, number);
-	if (queue->tail != before)
-		sv_publish(connection, queue);
+	error = put_receives(queue, wr, bad, qp ? "QP" : "SRQ", number);
+	if (queue->tail != before) {
+		atomic_store_explicit(queue->tail_shared, queue->tail, memory_order_release);
+		if (are_urgent(qp))
+			sv_doorbell(connection);
+	}
 	pthread_mutex_unlock(&queue->lock);
 	return error;
 }
@@ -324,12 +338,12 @@ int sv_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr *
 		*bad = wr;
 		return error;
 	}
-	return post_receives(self->connection, &self->receives, wr, bad, "QP", qp->qp_num);
+	return post_receives(self->connection, &self->receives, wr, bad, self, qp->qp_num);
 }
 
 int sv_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
 {
 	struct sv_srq *self = (struct sv_srq *)srq;
 
-	return post_receives(self->connection, &self->receives, wr, bad, "SRQ", self->srq_num);
+	return post_receives(self->connection, &self->receives, wr, bad, NULL, self->srq_num);
 }

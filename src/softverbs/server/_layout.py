@@ -4,7 +4,7 @@ from softverbs.core.rings import VALUES
 
 #: Bytes before the slots of a queue's memory.
 RING_HEADER = VALUES["RING_HEADER"]
-CQ_HEADER = ("CQ_TAIL", "CQ_HEAD")
+CQ_HEADER = ("CQ_TAIL", "CQ_HEAD", "CQ_ARM_ANY", "CQ_ARM_SOLICITED")
 QP_HEADER = (
     "QP_SQ_TAIL", "QP_SQ_TAKEN", "QP_SQ_HEAD", "QP_RQ_TAIL", "QP_RQ_TAKEN", "QP_RQ_HEAD", "QP_STATE",
 )  # fmt: skip
@@ -41,7 +41,7 @@ def _named(names: tuple[str, ...]) -> dict[str, int]:
 #: What abi.h gets, with its headings.
 GROUPS = (
     ("Bytes before the slots of a queue's memory.", {"RING_HEADER": RING_HEADER}),
-    ("Completion queue: tail (device), head (client).", _named(CQ_HEADER)),
+    ("Completion queue: tail (device); head, what is armed: number << 32 | tail seen (client).", _named(CQ_HEADER)),
     ("QP and SRQ: SQ tail (client), taken, retired (device); RQ the same; state (device, 32 bits).", _named(QP_HEADER)),
     ("Control page: is the device awake (then no doorbell is needed), has it gone (32 bits each).", CONTROL),
     ("Page of a completion counter, 64 bits each.", COUNTER),
