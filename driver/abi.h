@@ -11,16 +11,18 @@
 #define SV_ABI_ASSERT _Static_assert
 #endif
 
-#define SV_ABI_VERSION 1
+#define SV_ABI_VERSION 2
 #define SV_MESSAGE_SIZE 4096
 #define SV_TEXT_SIZE 500
 
 /* Bytes before the slots of a queue's memory. */
 #define SV_RING_HEADER                  4096
 
-/* Completion queue: tail (device), head (client). */
+/* Completion queue: tail (device); head, what is armed: number << 32 | tail seen (client). */
 #define SV_CQ_TAIL                      0
 #define SV_CQ_HEAD                      64
+#define SV_CQ_ARM_ANY                   128
+#define SV_CQ_ARM_SOLICITED             136
 
 /* QP and SRQ: SQ tail (client), taken, retired (device); RQ the same; state (device, 32 bits). */
 #define SV_QP_SQ_TAIL                   0
@@ -61,6 +63,7 @@
 #define SV_ASK_IMPORT_MR                20
 #define SV_ASK_IMPORT_DM                21
 #define SV_ASK_GET_CQ_EVENT             22
+#define SV_ASK_REQ_NOTIFY_CQ            23
 #define SV_ASK_NOTHING                  63
 
 /* Page of a completion counter, 64 bits each. */
@@ -145,7 +148,6 @@ enum sv_command {
 	SV_CREATE_CQ = 22,
 	SV_RESIZE_CQ = 23,
 	SV_DESTROY_CQ = 24,
-	SV_REQ_NOTIFY = 25,
 	SV_MODIFY_CQ = 26,
 	SV_ACK_EVENTS = 27,
 	SV_COMPLETION_REASON = 28,
@@ -621,7 +623,7 @@ struct sv_create_cq_response {
 };
 SV_ABI_ASSERT(sizeof(struct sv_create_cq_response) == 32, "create_cq_response");
 
-/* RESIZE_CQ: ibv_resize_cq(3): take head and tail from the new memory; the old one is no longer used. Store head before Descriptors: memory. */
+/* RESIZE_CQ: ibv_resize_cq(3): take head and tail from the new memory; the old one is no longer used. Store head before, and arm nothing meanwhile: what is armed stays armed, though it is not in the new memory Descriptors: memory. */
 struct sv_resize_cq_request {
 	uint32_t handle;                         /* 0 */
 	uint32_t cqe;                            /* 4 */
@@ -651,13 +653,6 @@ struct sv_destroy_cq_response {
 	uint32_t async_events_reported;          /* 4 */
 };
 SV_ABI_ASSERT(sizeof(struct sv_destroy_cq_response) == 8, "destroy_cq_response");
-
-/* REQ_NOTIFY: ibv_req_notify_cq(3) */
-struct sv_req_notify_request {
-	uint32_t handle;                         /* 0 */
-	uint32_t solicited_only;                 /* 4 */
-};
-SV_ABI_ASSERT(sizeof(struct sv_req_notify_request) == 8, "req_notify_request");
 
 /* MODIFY_CQ: ibv_modify_cq(3); period: microseconds */
 struct sv_modify_cq_request {

@@ -54,6 +54,7 @@ static struct sv_cq *create_cq(struct ibv_context *context, uint32_t cqe, void *
 	self->cq.handle = response.handle;
 	self->cq.cqe = response.cqe;
 	pthread_mutex_init(&self->lock, NULL);
+	pthread_mutex_init(&self->arming, NULL);
 	pthread_mutex_init(&self->cq.mutex, NULL);
 	pthread_cond_init(&self->cq.cond, NULL);
 	sv_fill_polling(self);
@@ -117,6 +118,7 @@ SV_EXPORT int ibv_resize_cq(struct ibv_cq *cq, int cqe)
 	if (!old)
 		return ENOMEM;
 	pthread_mutex_lock(&self->lock);
+	pthread_mutex_lock(&self->arming); /* the device takes what is armed along to the new memory */
 	error = sv_call_fds(self->connection, SV_RESIZE_CQ, &request, sizeof(request), &response, sizeof(response), &fd,
 			    1, -1);
 	memory = error ? NULL : sv_map(fd, response.memory_size);
@@ -132,6 +134,7 @@ SV_EXPORT int ibv_resize_cq(struct ibv_cq *cq, int cqe)
 			sv_lost(self->connection); /* the device writes to memory that is not here */
 		error = error ? error : ENOMEM;
 	}
+	pthread_mutex_unlock(&self->arming);
 	pthread_mutex_unlock(&self->lock);
 	return error;
 }
@@ -170,6 +173,7 @@ SV_EXPORT int ibv_destroy_cq(struct ibv_cq *cq)
 		free(old);
 	}
 	pthread_mutex_destroy(&self->lock);
+	pthread_mutex_destroy(&self->arming);
 	pthread_mutex_destroy(&cq->mutex);
 	pthread_cond_destroy(&cq->cond);
 	free(self);

@@ -192,6 +192,8 @@ struct sv_cq {
 	const uint8_t *current; /* start_poll to end_poll: the slot */
 	uint64_t wc_flags;
 	atomic_uint idle_polls;
+	pthread_mutex_t arming; /* not `lock`, which a program may hold from start_poll to end_poll */
+	uint32_t armings;
 	bool overwritten; /* IGNORE_OVERRUN: the device may have passed the head */
 	bool locks;	  /* not SINGLE_THREADED */
 };

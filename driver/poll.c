@@ -124,12 +124,34 @@ int sv_poll_cq(struct ibv_cq *cq, int count, struct ibv_wc *wc)
 	return taken;
 }
 
+/* Arms the queue for completions behind the tail as it is seen here. The barrier stands between that and the poll that
+ * follows: either the poll sees a completion, or the device, which looks here behind each tail that it stores, sees the
+ * arming. So it need not be woken.
+ */
+static void arm(struct sv_cq *self, size_t offset)
+{
+	uint64_t word = (uint64_t)++self->armings << 32 | (uint32_t)load_tail(self);
+
+	atomic_store_explicit((_Atomic uint64_t *)(self->memory + offset), word, memory_order_release);
+	atomic_thread_fence(memory_order_seq_cst);
+}
+
 int sv_req_notify_cq(struct ibv_cq *cq, int solicited_only)
 {
 	struct sv_cq *self = (struct sv_cq *)cq;
-	struct sv_req_notify_request request = {.handle = cq->handle, .solicited_only = !!solicited_only};
+	int error;
 
-	return sv_call(self->connection, SV_REQ_NOTIFY, &request, sizeof(request), NULL, 0);
+	if (self->connection->forked)
+		return not_ours();
+	if (sv_is_lost(self->connection))
+		return sv_refuse(EIO, "the device is gone");
+	error = sv_ask(self->connection, SV_ASK_REQ_NOTIFY_CQ, cq->handle, 0);
+	if (error)
+		return error;
+	pthread_mutex_lock(&self->arming);
+	arm(self, solicited_only ? SV_CQ_ARM_SOLICITED : SV_CQ_ARM_ANY);
+	pthread_mutex_unlock(&self->arming);
+	return 0;
 }
 
 /* -- one by one */

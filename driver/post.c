@@ -292,6 +292,7 @@ struct receiver {
 	uint32_t number;
 	uint32_t handle;
 	unsigned int verb; /* SV_ASK_* */
+	const struct sv_qp *qp; /* NULL for an SRQ */
 };
 
 /* Whether a plan of faults lets a receive fail. */
@@ -333,7 +334,18 @@ static int put_receives(const struct receiver *to, struct ibv_recv_wr *wr, struc
 	return 0;
 }
 
-/* Posts to a receive queue. The device looks at it by itself when a message comes, but it may sleep until then. */
+/* Whether the device must be woken for receives: only where they are flushed at once. A message wakes it by itself, and
+ * before it sleeps it looks, behind a barrier as here, at what was posted in a state that it has changed.
+ */
+static bool are_urgent(const struct sv_qp *qp)
+{
+	if (!qp)
+		return false;
+	atomic_thread_fence(memory_order_seq_cst);
+	return state_of(qp) == IBV_QPS_ERR;
+}
+
+/* Posts to a receive queue. */
 static int post_receives(const struct receiver *to, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
 {
 	struct sv_queue *queue = to->queue;
@@ -347,8 +359,11 @@ static int post_receives(const struct receiver *to, struct ibv_recv_wr *wr, stru
 	pthread_mutex_lock(&queue->lock);
 	before = queue->tail;
 	error = put_receives(to, wr, bad);
-	if (queue->tail != before)
-		sv_publish(to->connection, queue);
+	if (queue->tail != before) {
+		atomic_store_explicit(queue->tail_shared, queue->tail, memory_order_release);
+		if (are_urgent(to->qp))
+			sv_doorbell(to->connection);
+	}
 	pthread_mutex_unlock(&queue->lock);
 	return error;
 }
@@ -369,7 +384,7 @@ int sv_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr *
 		return error;
 	}
 	return post_receives(&(struct receiver){self->connection, &self->receives, "QP", qp->qp_num, qp->handle,
-						SV_ASK_POST_RECV},
+						SV_ASK_POST_RECV, self},
 			     wr, bad);
 }
 
@@ -378,6 +393,6 @@ int sv_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_rec
 	struct sv_srq *self = (struct sv_srq *)srq;
 
 	return post_receives(&(struct receiver){self->connection, &self->receives, "SRQ", self->srq_num, srq->handle,
-						SV_ASK_POST_SRQ_RECV},
+						SV_ASK_POST_SRQ_RECV, NULL},
 			     wr, bad);
 }

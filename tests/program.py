@@ -15,6 +15,11 @@ SEND, RECEIVE = "SQ", "RQ"
 INLINE = 8
 
 
+def arming(solicited: bool) -> int:
+    """Where a completion queue's memory has what is armed."""
+    return VALUES["CQ_ARM_SOLICITED" if solicited else "CQ_ARM_ANY"]
+
+
 class Shared:
     """Memory that is shared with a forked child; ``address`` is the same in both processes."""
 
@@ -108,6 +113,7 @@ class Completions(Shared):
     def __init__(self, size: int, slots: int) -> None:
         super().__init__(size)
         self.slots = slots
+        self.armings = 0
 
     @property
     def tail(self) -> int:
@@ -116,6 +122,11 @@ class Completions(Shared):
     @property
     def head(self) -> int:
         return int(self.load(VALUES["CQ_HEAD"]))
+
+    def arm(self, solicited: bool = False, seen: "int | None" = None) -> None:
+        """Arms one event; ``seen``: the tail where it was looked at before."""
+        self.armings += 1
+        self.store(arming(solicited), self.armings << 32 | (self.tail if seen is None else seen) & 0xFFFFFFFF)
 
     def poll(self, limit: int = 1 << 30) -> list[tuple[int, int]]:
         """Takes completions out: (wr_id, status)."""

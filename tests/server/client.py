@@ -163,6 +163,7 @@ class Cq:
         self.client = client
         made = client.call("CREATE_CQ", cqe=cqe, channel=channel, flags=flags)
         self.handle = made["handle"]
+        self.armings = 0
         self.place(made)
 
     def place(self, made: dict[str, Any]) -> None:
@@ -172,6 +173,11 @@ class Cq:
 
     def resize(self, cqe: int) -> None:
         self.place(self.client.call("RESIZE_CQ", handle=self.handle, cqe=cqe))
+
+    def arm(self, solicited: bool = False) -> None:
+        self.armings += 1
+        offset = VALUES["CQ_ARM_SOLICITED" if solicited else "CQ_ARM_ANY"]
+        self.memory.store(offset, self.armings << 32 | self.memory.load(VALUES["CQ_TAIL"]) & 0xFFFFFFFF)
 
     def poll(self) -> "dict[str, int] | None":
         head, tail = self.memory.load(VALUES["CQ_HEAD"]), self.memory.load(VALUES["CQ_TAIL"])

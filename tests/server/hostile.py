@@ -30,7 +30,7 @@ _EDGES = (0, 1, 2, 7, 255, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**48, 2**63 - 1,
 _WIDTHS = {"u8": 8, "u16": 16, "u32": 32, "u64": 64}
 #: Which kind of object a command is about, without its first word, and what a member refers to.
 _KIND_OF_COMMAND = {
-    "PD": "PD", "MR": "MR", "DM": "DM", "DM_MR": "MR", "MW": "MW", "CHANNEL": "CHANNEL", "CQ": "CQ", "NOTIFY": "CQ",
+    "PD": "PD", "MR": "MR", "DM": "DM", "DM_MR": "MR", "MW": "MW", "CHANNEL": "CHANNEL", "CQ": "CQ",
     "EVENTS": "CQ", "REASON": "CQ", "QP": "QP", "AH": "AH", "SRQ": "SRQ", "XRCD": "XRCD", "COMP_CNTR": "COUNTER",
     "ERR_COMP_CNTR": "COUNTER",
 }  # fmt: skip
@@ -45,7 +45,7 @@ _ADDRESSES = (bytes([127, 0, 0, 1]), bytes([127, 9, 9, 9]), bytes(4), bytes(15) 
 #: Values that are often right.
 _LIKELY = {
     "port_num": (1,), "comp_mask": (0,), "flags": (0, 1, 2), "access": (0, 1, 7, 15, 31, 65), "type": (0, 1, 2),
-    "comp_vector": (0,), "qp_type": (2, 3, 4, 9, 10), "srq_type": (0, 1), "abi": (1,), "purpose": (0, 1),
+    "comp_vector": (0,), "qp_type": (2, 3, 4, 9, 10), "srq_type": (0, 1), "abi": (abi.VERSION,), "purpose": (0, 1),
     "qp_state": (0, 1, 2, 3, 6), "attr_mask": (1, 1, 1 | 8 | 16 | 32, 1 | 16 | 32 | 64), "pkey_index": (0,),
     "qp_access_flags": (0, 15), "index": (0,), "srq_limit": (0, 1), "is_global": (1,), "sgid_index": (0,),
     "log_align_req": (0, 3), "has_fd": (0,), "max_recv_sge": (0, 1, 32), "max_send_sge": (1, 32),

@@ -39,7 +39,7 @@ def test_what_is_packed_is_unpacked() -> None:
 
 def test_an_unknown_member_is_noticed() -> None:
     with pytest.raises(KeyError):
-        abi.COMMANDS["REQ_NOTIFY"].request.pack({"handel": 1})
+        abi.COMMANDS["MODIFY_CQ"].request.pack({"handel": 1})
 
 
 @pytest.mark.parametrize("text", ["", "because", "\0 and \0", "ü" * 400, "x" + "ü" * 400])

@@ -248,7 +248,7 @@ def test_events_of_a_channel(served: Served) -> None:
     assert right.channel is not None
     for number in range(3):
         right.qp.post_recv(number, right.buffer.element())
-        right.client.call("REQ_NOTIFY", handle=right.cq.handle)
+        right.cq.arm()
         assert right.cq.poll() is None
         left.qp.post_send(number, left.buffer.element())
         assert right.channel.next() == right.cq.handle

@@ -9,6 +9,7 @@ from softverbs.core.memory cimport (
     raw_load16 as load16,
     raw_load32 as load32,
     raw_load64 as load64,
+    barrier,
     load_acquire64,
     raw_store8 as store8,
     raw_store32 as store32,
@@ -16,6 +17,8 @@ from softverbs.core.memory cimport (
     store_release64,
 )
 from softverbs.core.rings cimport (
+    CQ_ARM_ANY,
+    CQ_ARM_SOLICITED,
     CQ_BYTE_LEN,
     CQ_DLID_PATH_BITS,
     CQ_FLAGS,
@@ -43,6 +46,8 @@ cdef int NOT_ARMED
 cdef int ARMED_SOLICITED
 cdef int ARMED_ANY
 cdef uint32_t _POISON
+cdef int64_t _LOW_32
+cdef int64_t _SIGN_32
 
 cdef class CompChannel:
     cdef object notify
@@ -65,6 +70,8 @@ cdef class CompletionQueue:
     cdef readonly uint64_t cqe
     cdef Ring ring
     cdef readonly int armed
+    cdef readonly int64_t last_solicited
+    cdef uint32_t new_solicited
     cdef public int users
     cdef readonly bint overrun
     cdef readonly uint64_t added
@@ -85,8 +92,12 @@ cdef class CompletionQueue:
     cdef public object user
     cdef readonly bint closed
     cdef readonly uintptr_t mapping
-    cdef uint64_t published
+    cdef int64_t published
     cdef object holder
+    cdef uint64_t any_word
+    cdef int64_t any_from
+    cdef uint64_t solicited_word
+    cdef int64_t solicited_from
     @cython.locals(due=int64_t)
     cdef void push(
         self, uint64_t wr_id, uint32_t status, uint32_t opcode, uint32_t qp_num, uint32_t byte_len, uint32_t imm,
@@ -103,8 +114,9 @@ cdef class CompletionQueue:
         uint32_t wc_flags, uint32_t src_qp, bint solicited, object reason
     ) except *
     cdef bint _make_room(self) except -1
-    cdef void _hold(self) except *
+    cdef int _event_is_due(self, uint32_t count) except -1
     cpdef int64_t publish(self, int64_t now) except? -1
+    @cython.locals(armed=int)
     cdef _notify(self)
     @cython.locals(ring=Ring, slot=uintptr_t, kept=uint64_t, index=uint64_t, reasons=dict)
     cpdef purge(self, uint32_t qp_num)
@@ -118,7 +130,14 @@ cdef class CompletionQueue:
     cpdef uint64_t count(self) except? 0
     @cython.locals(ring=Ring, old=Ring, index=uint64_t, reasons=dict)
     cpdef resize(self, object cqe)
-    cdef void publish_tail(self) noexcept
+    @cython.locals(tail=int64_t, before=int64_t)
+    cdef int publish_tail(self) except -1
+    @cython.locals(word=uint64_t)
+    cdef void _take_arming(self, int64_t before) noexcept
+    @cython.locals(behind=int64_t)
+    cdef int64_t _armed_from(self, uint64_t word, int64_t before) noexcept
+    @cython.locals(due=int64_t)
+    cdef int _raise_event(self, int64_t before) except -1
     @cython.locals(ring=Ring, head=uint64_t)
     cdef void _see_head(self) except *
     cdef _forget_reason(self)

@@ -20,6 +20,7 @@ if not cython.compiled:
     from softverbs.core.counters import CompCntr
     from softverbs.core.host import Host
     from softverbs.core.memory import (
+        barrier,
         copy,
         load8,
         load16,
@@ -32,6 +33,8 @@ if not cython.compiled:
         store_release64,
     )
     from softverbs.core.rings import (
+        CQ_ARM_ANY,
+        CQ_ARM_SOLICITED,
         CQ_BYTE_LEN,
         CQ_DLID_PATH_BITS,
         CQ_FLAGS,
@@ -59,11 +62,14 @@ if not cython.compiled:
 CQ_SINGLE_THREADED = 1
 CQ_IGNORE_OVERRUN = 2
 
+# What a queue is armed for. A program that shares memory may have armed both.
 NOT_ARMED = 0
 ARMED_SOLICITED = 1
 ARMED_ANY = 2
 
 _POISON = 0xDEADBEEF
+_LOW_32 = 0xFFFFFFFF
+_SIGN_32 = 0x80000000
 
 
 class CompChannel:
@@ -154,6 +160,9 @@ class CompletionQueue:
         self.cqe = rounded(cqe, options)
         self.ring = Ring(self.cqe, CQ_SLOT)
         self.armed = NOT_ARMED
+        #: Behind the newest entry that is solicited or in error; and how many such the program has not been told of.
+        self.last_solicited = 0
+        self.new_solicited = 0
         self.users = 0
         self.overrun = False
         #: Completions, those of them in error, those removed with their QP, and those that found no room.
@@ -180,6 +189,11 @@ class CompletionQueue:
         self.mapping = 0
         self.published = 0
         self.holder: object = None
+        #: What it was last seen to have armed there, and the entries that this is for: from these on.
+        self.any_word = 0
+        self.any_from = 0
+        self.solicited_word = 0
+        self.solicited_from = 0
         self.handle = port.enter("completion queue", options.max_cq)
         if channel is not None:
             channel.users += 1
@@ -237,11 +251,13 @@ class CompletionQueue:
         self.added += 1
         if status != WC_SUCCESS:
             self.failed += 1
-        if self.armed != NOT_ARMED and (self.armed == ARMED_ANY or solicited or status != WC_SUCCESS):
-            if self.event_count > 1:
-                self._hold()
-            else:
-                self._notify()
+        if solicited or status != WC_SUCCESS:
+            self.last_solicited = ring.tail
+            self.new_solicited += 1
+            if self.armed != NOT_ARMED and self.mapping == 0:
+                self._event_is_due(1)
+        elif self.armed & ARMED_ANY and self.mapping == 0:
+            self._event_is_due(1)
 
     def _make_room(self) -> bool:
         """What happens to an entry that finds the queue full; whether there is room for it now."""
@@ -262,12 +278,12 @@ class CompletionQueue:
                 self.port.on_overrun(self)
         return False
 
-    def _hold(self) -> None:
-        """A completion that is due an event, under moderation: the event waits for more of them, or for its time."""
-        self.held += 1
-        if self.held >= self.event_count:
+    def _event_is_due(self, count: int) -> None:
+        """So many completions are due an event. Under moderation it waits for more of them, or for its time."""
+        self.held += count
+        if self.event_count <= 1 or self.held >= self.event_count:
             self._notify()
-        elif self.held == 1:
+        elif self.event_due == 0:
             self.event_due = self.port.now + self.event_period
             self.port.delay_counter(self)
 
@@ -281,7 +297,13 @@ class CompletionQueue:
         return -1
 
     def _notify(self) -> None:
-        self.armed = NOT_ARMED
+        armed = NOT_ARMED
+        if self.mapping:  # a program that has seen the newest entry and armed then means the next one
+            if self.any_from >= self.published:
+                armed |= self.armed & ARMED_ANY
+            if self.solicited_from >= self.published:
+                armed |= self.armed & ARMED_SOLICITED
+        self.armed = armed
         self.held = 0
         self.event_due = 0
         if self.channel is not None:
@@ -294,6 +316,8 @@ class CompletionQueue:
         Where a program polls shared memory it must not do so now, since entries move.
         """
         self._see_head()
+        if self.mapping:
+            self.publish_tail()  # what was armed is for entries as they are numbered now
         if self.late:
             self.late = deque([entry for entry in self.late if entry[4] != qp_num])
         ring = self.ring
@@ -311,6 +335,9 @@ class CompletionQueue:
                 self.reasons[kept] = reasons[index]
             kept += 1
         ring.tail = kept
+        self.last_solicited = min(self.last_solicited, kept)
+        if self.mapping:
+            self.publish_tail()
 
     # -- the application's side
 
@@ -424,6 +451,9 @@ class CompletionQueue:
         old = self.ring
         if cqe < self.count():
             raise PyverbsRDMAError(f"cqe={cqe}: {old.count()} completions wait to be polled", errno.EINVAL)
+        if self.mapping:
+            self.publish_tail()
+            self._take_arming(self.published)
         ring = Ring(rounded(cqe, options), CQ_SLOT)
         reasons = self.reasons
         self.reasons = {}
@@ -434,6 +464,7 @@ class CompletionQueue:
             ring.tail += 1
         self.ring = ring
         self.cqe = ring.size
+        self.any_from = self.solicited_from = self.last_solicited = ring.tail
         self.unshare()
 
     # -- a program in another process polls
@@ -456,6 +487,9 @@ class CompletionQueue:
         self.mapping = address
         self.ring.relocate(address + RING_HEADER)
         store64(address + CQ_HEAD, self.ring.head)
+        store64(address + CQ_ARM_ANY, 0)
+        store64(address + CQ_ARM_SOLICITED, 0)
+        self.any_word = self.solicited_word = 0
         self.published = self.ring.tail + 1
         self.publish_tail()
         self.port.shared_cqs.append(self)
@@ -470,10 +504,58 @@ class CompletionQueue:
             self.holder = None
 
     def publish_tail(self) -> None:
-        """Tells the program of new entries, behind everything else that it can see of them."""
-        if self.published != self.ring.tail:
-            self.published = self.ring.tail
-            store_release64(self.mapping + CQ_TAIL, self.ring.tail)
+        """Tells the program of new entries, behind everything else that it can see of them, and raises the event that
+        they are due.
+        """
+        tail = self.ring.tail
+        if self.published != tail:
+            before = min(self.published, tail)
+            self.published = tail
+            store_release64(self.mapping + CQ_TAIL, tail)
+            if self.channel is not None:
+                # The program arms, then looks at the tail; here it is the other way round, so one of them notices.
+                barrier()
+                self._take_arming(before)
+                self._raise_event(before)
+            self.new_solicited = 0
+
+    def _take_arming(self, before: int) -> None:
+        """Looks at what the program has armed.
+
+        :param before: how many entries it knew of until now
+        """
+        word = load64(self.mapping + CQ_ARM_ANY)
+        if word != self.any_word:
+            self.any_word = word
+            self.any_from = self._armed_from(word, before)
+            self.armed |= ARMED_ANY
+        word = load64(self.mapping + CQ_ARM_SOLICITED)
+        if word != self.solicited_word:
+            self.solicited_word = word
+            self.solicited_from = self._armed_from(word, before)
+            self.armed |= ARMED_SOLICITED
+        # Where entries were purged there are fewer now than were seen.
+        self.any_from = min(self.any_from, self.published)
+        self.solicited_from = min(self.solicited_from, self.published)
+
+    def _armed_from(self, word: int, before: int) -> int:
+        """The first entry that an arming is for: the first that the program had not seen. Whatever the program has put
+        there, it is not behind the newest.
+        """
+        behind = (self.published - word) & _LOW_32
+        if behind & _SIGN_32:  # it saw entries that were purged before the arming was noticed
+            return before
+        return self.published - behind
+
+    def _raise_event(self, before: int) -> None:
+        """Raises the event that the entries from ``before`` on are due."""
+        due = 0
+        if self.armed & ARMED_ANY:
+            due = self.published - max(self.any_from, before)
+        if due == 0 and self.armed & ARMED_SOLICITED and self.last_solicited > max(self.solicited_from, before):
+            due = self.new_solicited
+        if due > 0:
+            self._event_is_due(due)
 
     def _see_head(self) -> None:
         """What the program has taken out, where it polls."""

@@ -22,6 +22,7 @@ cdef extern from *:
     const int __ATOMIC_ACQUIRE
     const int __ATOMIC_RELEASE
     uint64_t __atomic_load_n(uint64_t*, int) nogil
+    void __atomic_thread_fence(int) nogil
     void __atomic_store_n(uint64_t*, uint64_t, int) nogil
     uint64_t __sync_val_compare_and_swap(uint64_t*, uint64_t, uint64_t) nogil
 
@@ -103,6 +104,7 @@ cpdef uint64_t fetch_add64(uintptr_t address, uint64_t value) noexcept
 cpdef uint64_t compare_swap64(uintptr_t address, uint64_t compare, uint64_t swap) noexcept
 cpdef uint64_t load_acquire64(uintptr_t address) noexcept
 cpdef void store_release64(uintptr_t address, uint64_t value) noexcept
+cpdef void barrier() noexcept
 cpdef int copy_process(int pid, bint writes, uintptr_t local, uintptr_t remote, size_t length) noexcept
 cpdef int place_process(int pid, uintptr_t pieces, int count, uintptr_t remote, size_t length) noexcept
 cpdef bint copy_checked(uintptr_t destination, uintptr_t source, size_t length) noexcept

@@ -186,6 +186,17 @@ def store_release64(address: int, value: int) -> None:
         ctypes.c_uint64.from_address(address).value = value
 
 
+def barrier() -> None:
+    """A full barrier: what is loaded behind it is newer than what was stored before it can be seen.
+
+    Uncompiled, what takes a lock is one on x86-64; elsewhere it has to do that the interpreter takes its time.
+    """
+    if cython.compiled:
+        __atomic_thread_fence(__ATOMIC_SEQ_CST)
+    else:
+        _libc.pthread_spin_trylock(ctypes.byref(ctypes.c_int(0)))
+
+
 def copy_process(pid: int, writes: bool, local: int, remote: int, length: int) -> int:
     """Copies between this process and another one (process_vm_readv(2)); 0 or the errno.
 

@@ -50,6 +50,8 @@ cdef int MAX_ROUNDS
 cdef int LOCAL_TURNS
 cdef int BUSY_NS
 cdef uint32_t _JOINS
+cdef int LINK_NS
+cdef int HEARD_NS
 
 cdef class Port(Host):
     cdef readonly object wake
@@ -81,6 +83,8 @@ cdef class Port(Host):
     cdef readonly object failure
     cdef readonly uint64_t drives
     cdef int64_t last_drive
+    cdef int64_t last_look
+    cdef int64_t last_heard
     cdef public object log
 
     @cython.locals(work=int)
@@ -129,8 +133,11 @@ cdef class Port(Host):
     cdef void _note_deadline(self, QueuePair qp) noexcept
     @cython.locals(qp=QueuePair, due=int64_t)
     cdef void _run_timers(self) except *
-    @cython.locals(taken=int64_t, index=Py_ssize_t, qp=QueuePair, srq=SharedReceiveQueue)
+    @cython.locals(work=int64_t, heard=int)
+    cpdef int64_t serve(self, int looks, bint link) except -1
     cpdef int64_t take_shared(self) except -1
+    @cython.locals(taken=int64_t, index=Py_ssize_t, qp=QueuePair, srq=SharedReceiveQueue)
+    cdef int64_t _take_posted(self) except -1
     @cython.locals(counter=CompCntr, qp=QueuePair, srq=SharedReceiveQueue, cq=CompletionQueue)
     cpdef publish_shared(self)
     cpdef uint32_t enter_qp(self, object qp, int number) except? 0

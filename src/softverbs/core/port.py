@@ -80,6 +80,10 @@ LOCAL_TURNS = 32
 BUSY_NS = 20000
 # What tells, of an opcode's flags, whether a packet goes on with the message of the one before it: these are the same.
 _JOINS = REQUEST | RESPONSE | SEND | WRITE | READ | FIRST | ONLY
+#: A server looks at the link at least so often, ns: ``serve``. While frames come, each time.
+LINK_NS = 20000
+#: How long after a frame more of them are expected, ns.
+HEARD_NS = 50000
 #: Beside a payload of full MTU, bytes: BTH, XRCETH, RETH, immediate data, ICRC.
 ROOM_FOR_HEADERS = 40
 
@@ -135,6 +139,9 @@ class Port(Host):
         #: How often an application has made progress by itself.
         self.drives = 0
         self.last_drive = 0
+        #: When ``serve`` last looked at the link, and when something came from there.
+        self.last_look = 0
+        self.last_heard = 0
         self.log: Callable[[str], None] | None = None
         self.active_mtu = largest_mtu(link.mtu)
 
@@ -500,12 +507,46 @@ class Port(Host):
 
     # -- queues in memory that is shared with programs in other processes
 
+    def serve(self, looks: int, link: bool) -> int:
+        """A turn of a server: takes what programs have posted, does what follows, and tells them; how much was done.
+
+        What needs no link is shown before the link is asked, which is a system call: that is done once in a while where
+        nothing is heard from there. The lock is held.
+
+        :param looks: how often to look at the programs' queues until something is there
+        :param link: whether the link is known to have something
+        """
+        self.publish_shared()
+        work = 0
+        while looks > 0 and work == 0:
+            looks -= 1
+            work = self._take_posted()
+        self.now = self.clock()
+        if self.plan is not None:
+            self.plan.run(self.now)
+        if self.first_ready is not None or self.flushed < self.egress.bursts or self.overrun:
+            work += self._pump()
+            self.publish_shared()
+        if link or self.now - self.last_look >= LINK_NS or self.now - self.last_heard < HEARD_NS:
+            self.last_look = self.now
+            heard = self._take_in(self.now)
+            if heard > 0:
+                self.last_heard = self.now
+                work += heard
+            if self.first_ready is not None:
+                work += self._pump()
+            self.publish_shared()
+        return work
+
     def take_shared(self) -> int:
         """Takes what programs have put in the memory that they share with the device; how many work requests.
 
         The lock is held. ``progress`` then sends them. The first thing is ``publish_shared``.
         """
         self.publish_shared()
+        return self._take_posted()
+
+    def _take_posted(self) -> int:
         taken = 0
         index = len(self.shared_qps)
         while index > 0:  # from behind, since one that offends is taken out

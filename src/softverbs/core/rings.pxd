@@ -11,6 +11,8 @@ from softverbs.core.memory cimport (
 cdef int RING_HEADER
 cdef int CQ_TAIL
 cdef int CQ_HEAD
+cdef int CQ_ARM_ANY
+cdef int CQ_ARM_SOLICITED
 cdef int QP_SQ_TAIL
 cdef int QP_SQ_TAKEN
 cdef int QP_SQ_HEAD

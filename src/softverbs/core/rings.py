@@ -20,6 +20,10 @@ RING_HEADER = 4096
 # 64 bits each but for the state; they only grow (a CQ's tail goes back where entries are purged).
 CQ_TAIL = 0  # device: entries written
 CQ_HEAD = 64  # program: entries taken
+# Program: what it has armed (ibv_req_notify_cq(3)), a word for any completion and one for solicited ones. Low 32 bits:
+# of the tail that it saw; above them a number, another with each arming. 0: never.
+CQ_ARM_ANY = 128
+CQ_ARM_SOLICITED = 136
 QP_SQ_TAIL = 0  # program: work requests written
 QP_SQ_TAKEN = 64  # device: of them copied
 QP_SQ_HEAD = 128  # device: of them retired
@@ -84,7 +88,8 @@ CQ_SLOT = 64
 
 #: The same for Python: the names above are C variables where the core is compiled.
 VALUES = {
-    "RING_HEADER": RING_HEADER, "CQ_TAIL": CQ_TAIL, "CQ_HEAD": CQ_HEAD, "QP_SQ_TAIL": QP_SQ_TAIL,
+    "RING_HEADER": RING_HEADER, "CQ_TAIL": CQ_TAIL, "CQ_HEAD": CQ_HEAD,
+    "CQ_ARM_ANY": CQ_ARM_ANY, "CQ_ARM_SOLICITED": CQ_ARM_SOLICITED, "QP_SQ_TAIL": QP_SQ_TAIL,
     "QP_SQ_TAKEN": QP_SQ_TAKEN, "QP_SQ_HEAD": QP_SQ_HEAD, "QP_RQ_TAIL": QP_RQ_TAIL, "QP_RQ_TAKEN": QP_RQ_TAKEN,
     "QP_RQ_HEAD": QP_RQ_HEAD, "QP_STATE": QP_STATE, "SGE_SIZE": SGE_SIZE, "SGE_LENGTH": SGE_LENGTH,
     "SGE_LKEY": SGE_LKEY, "SQ_WR_ID": SQ_WR_ID, "SQ_OPCODE": SQ_OPCODE, "SQ_FLAGS": SQ_FLAGS,

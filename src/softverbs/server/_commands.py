@@ -110,13 +110,13 @@ COMMAND_TABLE = (
     ),
     (
         "RESIZE_CQ", 23, "u32 handle; u32 cqe", "u32 cqe; u64 memory_size; u32 offset; u32 stride; u32 slots", "memory",
-        "ibv_resize_cq(3): take head and tail from the new memory; the old one is no longer used. Store head before",
+        "ibv_resize_cq(3): take head and tail from the new memory; the old one is no longer used. Store head before, "
+        "and arm nothing meanwhile: what is armed stays armed, though it is not in the new memory",
     ),
     (
         "DESTROY_CQ", 24, _HANDLE, "u32 comp_events_reported; u32 async_events_reported", "",
         "ibv_destroy_cq(3); the driver then waits until so many events are acknowledged",
     ),
-    ("REQ_NOTIFY", 25, "u32 handle; u32 solicited_only", "", "", "ibv_req_notify_cq(3)"),
     ("MODIFY_CQ", 26, "u32 handle; u16 count; u16 period", "", "", "ibv_modify_cq(3); period: microseconds"),
     ("ACK_EVENTS", 27, "u32 handle; u32 count", "", "", "ibv_ack_cq_events(3), for the statistics; need not be sent"),
     (

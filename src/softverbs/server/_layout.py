@@ -5,7 +5,7 @@ from softverbs.core.rings import VALUES
 
 #: Bytes before the slots of a queue's memory.
 RING_HEADER = VALUES["RING_HEADER"]
-CQ_HEADER = ("CQ_TAIL", "CQ_HEAD")
+CQ_HEADER = ("CQ_TAIL", "CQ_HEAD", "CQ_ARM_ANY", "CQ_ARM_SOLICITED")
 QP_HEADER = (
     "QP_SQ_TAIL", "QP_SQ_TAKEN", "QP_SQ_HEAD", "QP_RQ_TAIL", "QP_RQ_TAKEN", "QP_RQ_HEAD", "QP_STATE",
 )  # fmt: skip
@@ -31,7 +31,7 @@ _ASKED = (
     "post_send", "post_recv", "post_srq_recv", "poll_cq", "bind_mw", "create_cq", "create_cq_ex", "query_device",
     "query_device_ex", "query_gid", "query_gid_ex", "query_gid_table", "query_gid_type", "get_pkey_index",
     "query_rt_values_ex", "alloc_parent_domain", "dealloc_pd", "alloc_td", "dealloc_td", "import_pd", "import_mr",
-    "import_dm", "get_cq_event",
+    "import_dm", "get_cq_event", "req_notify_cq",
 )  # fmt: skip
 ASKS = {verb: number for number, verb in enumerate(_ASKED)}
 #: One page for each completion counter. What is there is what ibv_read_comp_cntr(3) returns. COUNTER_LOST: the counts
@@ -59,7 +59,7 @@ def _named(names: tuple[str, ...]) -> dict[str, int]:
 #: What abi.h gets, with its headings.
 GROUPS = (
     ("Bytes before the slots of a queue's memory.", {"RING_HEADER": RING_HEADER}),
-    ("Completion queue: tail (device), head (client).", _named(CQ_HEADER)),
+    ("Completion queue: tail (device); head, what is armed: number << 32 | tail seen (client).", _named(CQ_HEADER)),
     ("QP and SRQ: SQ tail (client), taken, retired (device); RQ the same; state (device, 32 bits).", _named(QP_HEADER)),
     (
         "Control page: is the device awake (then no doorbell is needed), has it gone (32 bits each); what to ask.",

@@ -39,7 +39,6 @@ VERBS: dict[str, str] = {
     "COPY_DM": "memcpy_from_dm",
     "CREATE_CHANNEL": "create_comp_channel",
     "DESTROY_CHANNEL": "destroy_comp_channel",
-    "REQ_NOTIFY": "req_notify_cq",
     "ACK_EVENTS": "",
     "COMPLETION_REASON": "",
     "READ_COMP_CNTR": "",
@@ -81,7 +80,7 @@ _NUMBERS: dict[str, tuple[str, Callable[[Any], int]]] = {
 _SUBJECTS: dict[str, dict[str, tuple[str, ...]]] = {
     "handle": {
         "QP": ("MODIFY_QP", "QUERY_QP", "DESTROY_QP"),
-        "CQ": ("RESIZE_CQ", "DESTROY_CQ", "MODIFY_CQ", "REQ_NOTIFY"),
+        "CQ": ("RESIZE_CQ", "DESTROY_CQ", "MODIFY_CQ"),
         "counter": (
             "DESTROY_COMP_CNTR", "SET_COMP_CNTR", "SET_ERR_COMP_CNTR", "INC_COMP_CNTR", "INC_ERR_COMP_CNTR",
         ),

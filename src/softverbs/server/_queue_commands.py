@@ -95,12 +95,6 @@ def destroy_cq(session: Session, request: Values) -> Values:
     return {"comp_events_reported": entry.core.events_read, "async_events_reported": entry.reported}
 
 
-@handles("REQ_NOTIFY")
-def req_notify(session: Session, request: Values) -> None:
-    """ibv_req_notify_cq(3)."""
-    session.core("CQ", request["handle"]).req_notify(bool(request["solicited_only"]))
-
-
 @handles("MODIFY_CQ")
 def modify_cq(session: Session, request: Values) -> None:
     """ibv_modify_cq(3)."""

@@ -3,6 +3,9 @@
 One thread does everything. While there is work it looks at the queues of all programs, at the link and at the sockets
 in turn. Some time after the last work it sleeps: first it says so in every program's control page, then it looks once
 more, then it waits for the link, for a command, or for the doorbell of a program that has posted something meanwhile.
+
+Where processors are scarce it does not look by itself at all but sleeps at once: the scheduler lets those run first
+that were asleep, while one that looks is in the way of those that it works for.
 """
 
 import errno
@@ -17,7 +20,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from softverbs.core.memory import Block, fetch_add64
+from softverbs.core.memory import barrier
 from softverbs.device import Device
 from softverbs.server import (
     _cm_commands,
@@ -29,6 +32,7 @@ from softverbs.server import (
 )
 from softverbs.server._domains import Domains, Target
 from softverbs.server._registry import HANDLERS
+from softverbs.server._scheduling import ask_for_short_slices
 from softverbs.server.abi import BY_NUMBER
 from softverbs.server.session import Entry, Session
 
@@ -39,9 +43,12 @@ assert BY_NUMBER.keys() == HANDLERS.keys(), "every command has a handler"
 
 #: How long after the last work the device still looks by itself, ns.
 SPIN_NS = 100_000
-#: Whoever yields and comes back after this time, ns, competes with others for a processor. Then a sleep is better than
-#: looking: the scheduler lets those run first that were asleep.
+#: How often the queues are looked at in one turn without work, altogether.
+LOOKS = 64
+#: Whoever yields and comes back after this time, ns, competes with others for a processor.
 CROWDED_NS = 15_000
+#: For how long that is believed, ns: at first, and when it turns out again that it is so.
+CROWD_NS, LONGEST_CROWD_NS = 2_000_000, 1_000_000_000
 #: How often the sockets are looked at while there is other work, turns.
 SOCKET_TURNS = 16
 #: Commands of one program in a row.
@@ -78,7 +85,11 @@ class Server:
         #: Asynchronous events that were raised, and channels that have events.
         self._raised: deque[tuple[int, Any]] = deque()
         self._channels: dict[Entry, None] = {}
-        self._fence = Block(8)
+        #: Whether the link has something.
+        self._heard = False
+        #: Until when processors are taken to be scarce, and for how long that was, ns.
+        self._crowded_until = 0
+        self._crowd_ns = CROWD_NS
         self._sockets = select.epoll()
         self._doorbells = select.epoll()
         #: What to do when a descriptor is readable.
@@ -91,8 +102,10 @@ class Server:
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._watch(self._listener.fileno(), self._accept)
         self._watch(self._bell, self._rung)
+        for descriptor in device.link.filenos():
+            self._watch(descriptor, self._hear)
         self._sleep = select.poll()
-        for descriptor in (self._sockets.fileno(), self._doorbells.fileno(), *device.link.filenos()):
+        for descriptor in (self._sockets.fileno(), self._doorbells.fileno()):
             self._sleep.register(descriptor, select.POLLIN)
         self.port.on_event = self._note_event
 
@@ -113,6 +126,7 @@ class Server:
                 os.eventfd_write(self._bell, 1)
 
     def _serve(self) -> None:
+        ask_for_short_slices()
         last = self.device.clock()
         turn = 0
         while not self._ends:
@@ -124,12 +138,20 @@ class Server:
             if work:
                 last = now
                 continue
-            if now - last < SPIN_NS:
+            if now - last < SPIN_NS and now >= self._crowded_until:
                 os.sched_yield()
-                if self.device.clock() - now < CROWDED_NS:
+                after = self.device.clock()
+                if after - now < CROWDED_NS:
                     continue
+                self._note_crowd(after)
             self._nap()
             last = self.device.clock() - SPIN_NS // 2
+
+    def _note_crowd(self, now: int) -> None:
+        """A yield has taken long: others want the processor, and not for the first time if it was so lately."""
+        again = now - self._crowded_until < self._crowd_ns
+        self._crowd_ns = min(2 * self._crowd_ns, LONGEST_CROWD_NS) if again else CROWD_NS
+        self._crowded_until = now + self._crowd_ns
 
     def turn(self) -> int:
         """Takes what was posted, makes progress, shows what came of it; how much was done."""
@@ -141,10 +163,12 @@ class Server:
                 self._deliver()
                 return 0
             try:
-                work = port.take_shared()
-                # The device's own way is longer; it is for what contexts of this process have left to do.
-                work += device.progress() if device.deferred or device.chores else port.progress(device.clock())
-                port.publish_shared()
+                queues = len(port.shared_qps) + len(port.shared_srqs)
+                heard, self._heard = self._heard, False
+                work = port.serve(max(LOOKS // (queues or LOOKS), 1), heard)
+                if device.deferred or device.chores:  # what contexts of this process have left to do
+                    work += device.progress()
+                    port.publish_shared()
             except Exception:
                 self._errors += 1
                 if self._errors > MOST_ERRORS:
@@ -179,7 +203,7 @@ class Server:
         """Sleeps until there is something to do."""
         self._say_awake(0)
         # A full barrier: the queues are looked at after the word is out. Whoever posts does it the other way round.
-        fetch_add64(self._fence.address, 1)
+        barrier()
         if not self.turn():
             with self.device.lock:
                 due = self.device.deadline()
@@ -216,6 +240,9 @@ class Server:
     def _unwatch(self, descriptor: int) -> None:
         if self._calls.pop(descriptor, None) is not None:
             self._sockets.unregister(descriptor)
+
+    def _hear(self) -> None:
+        self._heard = True
 
     def _rung(self) -> None:
         try:
