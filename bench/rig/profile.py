@@ -395,18 +395,20 @@ def _functions(found: Sequence[tuple[float, str, str]]) -> list[str]:
 
 
 def describe(setup: Setup) -> list[str]:
-    """A load's part of the report."""
+    """A load's part of the report.
+
+    Raises:
+        Missing: something is not here.
+        Failed: a process failed.
+    """
     tool, size, _, _ = LOADS[setup.load]
     place = f"two devices, the {setup.side}'s" if setup.side else "one device"
     text = [f"## {tool}, {size_name(size)}, {place}", ""]
-    try:
-        before = cpu.snapshot()
-        watched = watch(setup)
-        usage = cpu.between(before, cpu.snapshot())
-        text += _accounts(watched)
-        text += [f"Other work meanwhile: {usage.foreign_share:.0%} of a core; stolen: {usage.steal_share:.0%}.", ""]
-    except (Failed, Missing) as reason:
-        return [*text, f"not measured: {reason}", ""]
+    before = cpu.snapshot()
+    watched = watch(setup)
+    usage = cpu.between(before, cpu.snapshot())
+    text += _accounts(watched)
+    text += [f"Other work meanwhile: {usage.foreign_share:.0%} of a core; stolen: {usage.steal_share:.0%}.", ""]
     try:
         text += _calls(*system_calls(setup))
     except (Failed, Missing) as reason:
@@ -434,5 +436,9 @@ def main(given: Sequence[str]) -> int:
         parser.error(f"there is no load {unknown[0]}: {', '.join(LOADS)}")
     build = Build("compiled", options.python)
     for load in options.load or USUAL:
-        print("\n".join(describe(Setup(build, load, options.two, options.seconds))), flush=True)
+        try:
+            print("\n".join(describe(Setup(build, load, options.two, options.seconds))), flush=True)
+        except (Failed, Missing) as reason:
+            print(f"{load} is not measured: {reason}", file=sys.stderr)
+            return 1
     return 0
