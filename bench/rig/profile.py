@@ -54,6 +54,8 @@ LEAST_SHARE, LEAST_COUNT = 0.01, 0.05
 FUNCTIONS = 16
 PLACES = 8
 SAMPLES_A_SECOND = 997
+# How much of a string, and of an array, strace writes: every message of a recvmmsg(2) has to be there.
+ELEMENTS = "64"
 END_S = 10.0
 TIMEOUT_S = 120.0
 # Says the environment of a program on the device at a socket; the libraries before are given too.
@@ -324,7 +326,7 @@ def system_calls(setup: Setup) -> tuple[Watched, dict[str, Call]]:
     strace = _need("strace")
     with tempfile.NamedTemporaryFile("r", encoding="utf-8", errors="replace") as file:
         shorter = dataclasses.replace(setup, seconds=setup.seconds * TRACED)
-        watched = watch(shorter, (strace, "-f", "-T", "-s", "0", "-o", file.name))
+        watched = watch(shorter, (strace, "-f", "-T", "-s", ELEMENTS, "-o", file.name))
         return watched, parse_strace(file)
 
 
@@ -374,7 +376,10 @@ def _calls(watched: Watched, calls: Mapping[str, Call]) -> list[str]:
         if share >= LEAST_SHARE or call.count >= watched.operations * LEAST_COUNT:
             time_said = "asleep" if name in SLEEPS else f"{share:.0%}"
             lines.append([name, f"{call.count / watched.operations:.3g}", str(call.errors), size, time_said])
-    head = f"The device's system calls, under strace ({watched.operations} operations, their setting up included):"
+    head = (
+        f"The device's system calls, under strace ({watched.operations} operations, their setting up included; "
+        f"{watched.turns.get('turns', 0) / watched.operations:.3g} turns an operation):"
+    )
     return [head, "", *table(("call", "for an operation", "errors", "bytes a call", "of the time"), lines)]
 
 
@@ -390,18 +395,20 @@ def _functions(found: Sequence[tuple[float, str, str]]) -> list[str]:
 
 
 def describe(setup: Setup) -> list[str]:
-    """A load's part of the report."""
+    """A load's part of the report.
+
+    Raises:
+        Missing: something is not here.
+        Failed: a process failed.
+    """
     tool, size, _, _ = LOADS[setup.load]
     place = f"two devices, the {setup.side}'s" if setup.side else "one device"
     text = [f"## {tool}, {size_name(size)}, {place}", ""]
-    try:
-        before = cpu.snapshot()
-        watched = watch(setup)
-        usage = cpu.between(before, cpu.snapshot())
-        text += _accounts(watched)
-        text += [f"Other work meanwhile: {usage.foreign_share:.0%} of a core; stolen: {usage.steal_share:.0%}.", ""]
-    except (Failed, Missing) as reason:
-        return [*text, f"not measured: {reason}", ""]
+    before = cpu.snapshot()
+    watched = watch(setup)
+    usage = cpu.between(before, cpu.snapshot())
+    text += _accounts(watched)
+    text += [f"Other work meanwhile: {usage.foreign_share:.0%} of a core; stolen: {usage.steal_share:.0%}.", ""]
     try:
         text += _calls(*system_calls(setup))
     except (Failed, Missing) as reason:
@@ -429,5 +436,9 @@ def main(given: Sequence[str]) -> int:
         parser.error(f"there is no load {unknown[0]}: {', '.join(LOADS)}")
     build = Build("compiled", options.python)
     for load in options.load or USUAL:
-        print("\n".join(describe(Setup(build, load, options.two, options.seconds))), flush=True)
+        try:
+            print("\n".join(describe(Setup(build, load, options.two, options.seconds))), flush=True)
+        except (Failed, Missing) as reason:
+            print(f"{load} is not measured: {reason}", file=sys.stderr)
+            return 1
     return 0

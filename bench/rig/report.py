@@ -31,6 +31,8 @@ What the figures of the C face are, and what they were measured with:
   operations are hit, the median too. `-e` sleeps instead.
 - One device with two programs moves the data in memory, from one process to the other; two devices talk by RoCEv2 over
   UDP. Their peers are UCX over shared memory, and UCX over TCP and libfabric's `udp;ofi_rxd`.
+- UCX's put and get over shared memory are for memory that UCX has allocated: the program copies by itself, and nobody
+  else takes part. Its tag moves the program's own memory, as verbs do: it is the peer that does the same work.
 """
 
 

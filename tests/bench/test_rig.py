@@ -230,6 +230,7 @@ def test_the_breakdown_is_for_one_operation(rig):
     calls = {"process_vm_readv": profile.Call(200, 100, 6400, 0.5), "poll": profile.Call(50, 0, 0, 9.0)}
     text = "\n".join(profile._calls(watched, calls))
     assert "| process_vm_readv | 2 | 100 | 64 | 100% |" in text
+    assert "; 4 turns an operation)" in text
     assert "| poll | 0.5 | 0 |  | asleep |" in text
 
 
