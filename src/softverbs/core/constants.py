@@ -60,8 +60,8 @@ WC_GRH = 1
 WC_WITH_IMM = 2
 WC_WITH_INV = 8
 WC_FLAGS = 0xFFFFFF
-# What kind of header a datagram had (IBA annex A17.4.5.1). struct ibv_wc has no place for it, and RoCE no service level:
-# mlx5, hns and bnxt_re tell it in ``sl``, whose bits 0 and 1 UCX looks at. The core has it above the flags.
+# What kind of header a datagram had (IBA annex A17.4.5.1). struct ibv_wc has no place for it, and RoCE no service
+# level: mlx5, hns and bnxt_re tell it in ``sl``, whose bits 0 and 1 UCX looks at. The core has it above the flags.
 WC_SL_SHIFT = 24
 WC_SL_IPV6 = 1 << WC_SL_SHIFT
 WC_SL_IPV4 = 2 << WC_SL_SHIFT
