@@ -8,7 +8,7 @@ ARGS ?=
 # Only what is installed may be imported: neither the sources nor a user's own packages.
 pytest = env -u PYTHONPATH PYTHONNOUSERSITE=1 SOFTVERBS_CORE=$(1) .venv/$(1)/bin/python -m pytest $(ARGS)
 
-.PHONY: help demo test test-compiled test-pure lint coverage bench interop rdma-core-tests clean
+.PHONY: help demo test test-compiled test-pure lint coverage bench interop rdma-core-tests programs clean
 
 help:
 	@echo "make demo      two processes over RoCEv2 on loopback: the main job, checked"
@@ -18,6 +18,7 @@ help:
 	@echo "make bench     softverbs and its peers, a table and a plot; ARGS=c the C face alone, ARGS=profile where its time goes"
 	@echo "make interop   against Linux's Soft-RoCE in a virtual machine"
 	@echo "make rdma-core-tests  rdma-core's own tests of pyverbs, fetched and run against softverbs"
+	@echo "make programs  every program of perftest with every transport and option that it has: a table"
 	@echo "make clean     removes everything that these made"
 
 demo:
@@ -63,6 +64,10 @@ interop:
 rdma-core-tests:
 	@if $(venv) headers; then $(venv) compiled && build=compiled; else $(venv) pure && build=pure; fi && \
 	env -u PYTHONPATH PYTHONNOUSERSITE=1 $(PYTHON) tools/rdma_core_tests.py --python .venv/$$build/bin/python $(ARGS)
+
+programs:
+	@if $(venv) headers; then $(venv) compiled && build=compiled; else $(venv) pure && build=pure; fi && \
+	env -u PYTHONPATH PYTHONNOUSERSITE=1 .venv/$$build/bin/python -m tests.programs.matrix $(ARGS)
 
 clean:
 	rm -rf .venv .cache build dist htmlcov .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,6 +1,7 @@
 """``softverbs run`` and ``softverbs serve``: a program, its exit code, its signals; and what is left: nothing."""
 
 import os
+import shutil
 import signal
 import socket
 import stat
@@ -14,6 +15,7 @@ import pytest
 from tests.cli.command import finish, invoke, run, start
 from tests.server.client import Client, close_all
 
+from softverbs.cli import private_dev
 from softverbs.cli.run import exit_code
 
 ROOT = Path(__file__).parents[2]
@@ -180,3 +182,68 @@ def test_a_socket_that_nobody_may_use(env: dict[str, str], tmp_path: Path) -> No
                 probe.connect(str(path))
     process.terminate()
     assert finish(process).code == 0
+
+
+# -- a /dev of the program's own
+
+
+def private(folder: Path, *words: str, before: tuple[str, ...] = ()) -> "subprocess.CompletedProcess[str]":
+    """Runs a program as ``softverbs run --dev`` does, without a device."""
+    helper = [sys.executable, "-I", "-S", private_dev.__file__, str(folder), *words]
+    return subprocess.run([*before, *helper], capture_output=True, text=True, timeout=60)
+
+
+@pytest.fixture
+def namespace(tmp_path: Path) -> Path:
+    """A folder to build in; the test is skipped where no program can have a /dev of its own."""
+    folder = tmp_path / "dev"
+    folder.mkdir()
+    if (tried := private(folder, "true")).returncode == private_dev.REFUSED:
+        pytest.skip(tried.stderr)
+    return folder
+
+
+def test_a_dev_of_its_own(env: dict[str, str], namespace: Path) -> None:
+    """All that was there is there and works, and the file that UCX looks for; outside nothing has changed."""
+    before = sorted(os.listdir("/dev"))
+    script = "ls /dev; test -c /dev/infiniband/uverbs0 && test -w /dev/infiniband/uverbs0 && echo yes >/dev/stdout"
+    ended = run("run", "--dev", "--", "sh", "-c", script, env=env)
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out.splitlines() == [*sorted({*before, "infiniband"}), "yes"]
+    assert sorted(os.listdir("/dev")) == before
+    assert left(env) == []
+
+
+@pytest.mark.parametrize(("script", "code"), [("exit 42", 42), ("kill -TERM $$", 143), ("kill -PIPE $$", 141)])
+def test_the_exit_code_with_a_dev_of_its_own(env: dict[str, str], namespace: Path, script: str, code: int) -> None:
+    """Signals are as the program expects them, too: SIGPIPE ends it."""
+    assert run("run", "--dev", "sh", "-c", script, env=env).code == code
+    assert left(env) == []
+
+
+def test_a_program_that_is_not_there_with_a_dev(env: dict[str, str], namespace: Path, tmp_path: Path) -> None:
+    ended = run("run", "--dev", "--", "/no/such/program", env=env)
+    assert (ended.code, ended.err) == (127, "softverbs run: /no/such/program: not found\n")
+    ended = run("run", "--dev", str(tmp_path), env=env)
+    assert (ended.code, ended.err) == (126, f"softverbs run: {tmp_path}: Permission denied\n")
+
+
+def test_the_user_stays_who_it_is(namespace: Path) -> None:
+    """Without privileges too: here in a user namespace where this user has none."""
+    unprivileged = ("unshare", "--user", "--map-user=1000", "--map-group=1000")
+    if shutil.which("unshare") is None or subprocess.run([*unprivileged, "true"], capture_output=True).returncode:
+        pytest.skip("there is no unshare(1) that makes a user without privileges")
+    ended = private(namespace, "sh", "-c", "id -u; id -g; test -c /dev/infiniband/uverbs0", before=unprivileged)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "1000\n1000\n", "")
+
+
+def test_where_namespaces_are_refused(namespace: Path) -> None:
+    """It says what is missing, and how to do without."""
+    script = 'echo 0 >/proc/sys/user/max_mnt_namespaces; exec "$@"'
+    none = ("unshare", "--user", "--map-root-user", "sh", "-c", script, "sh")
+    if shutil.which("unshare") is None or subprocess.run([*none, "true"], capture_output=True).returncode:
+        pytest.skip("there is no unshare(1) that makes a place without namespaces")
+    ended = private(namespace, "echo", "never", before=none)
+    assert (ended.returncode, ended.stdout) == (private_dev.REFUSED, "")
+    assert "unshare: No space left on device" in ended.stderr
+    assert "ln -s /dev/null /dev/infiniband/uverbs0" in ended.stderr

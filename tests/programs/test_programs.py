@@ -1,123 +1,78 @@
 """Unmodified programs of Debian on the device: ibverbs-utils and perftest, as they are in its packages.
 
-They are taken from the system where they are installed, else fetched into .cache/programs (tools/programs.py); without
-both the tests are skipped.
+All that perftest can do is ``make programs`` (tests/programs/matrix.py); here is each program, each transport and each
+option once. Without the packages the tests are skipped.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
-import socket
 import subprocess
-import sys
-import time
-from functools import cache
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 from tests import driver
+from tests.programs import perftest, running
+from tests.programs.running import Served, program
 
 import softverbs
 
-FEW = "30" if softverbs.core_build == "pure" else "200"
+COMPILED = softverbs.core_build == "compiled"
+FEW = "200" if COMPILED else "32"
 GID = ("-g", "0")
 
 
-@cache
-def _fetched() -> Path | str:
-    """The folder that the programs were unpacked in; or why that cannot be."""
-    words = [sys.executable, str(driver.ROOT / "tools" / "programs.py")]
-    done = subprocess.run(words, capture_output=True, text=True)
-    return Path(done.stdout.strip()) if done.returncode == 0 else done.stderr.strip()
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
+    """One device for all programs here."""
+    with Served() as device:
+        yield device
+        assert device.process.poll() is None, "the device has ended before its time"
 
 
-def _program(name: str) -> tuple[str, dict[str, str]]:
-    """The path of a program, and the environment to run it in."""
-    environment = driver.environment()
-    if found := shutil.which(name):
-        return found, environment
-    fetched = _fetched()
-    if isinstance(fetched, str):
-        pytest.skip(fetched)
-    libraries = [str(path.parent) for path in sorted(fetched.glob("**/libibumad.so.3"))]
-    libraries += [str(path.parent) for path in sorted(fetched.glob("**/lib*.so.*"))]
-    before = os.environ.get("LD_LIBRARY_PATH")
-    environment["LD_LIBRARY_PATH"] = ":".join([*dict.fromkeys(libraries), *([before] if before else [])])
-    return str(fetched / "usr" / "bin" / name), environment
+def _output(served: Served, name: str, *arguments: str) -> str:
+    path, variables = program(name)
+    return driver.output([path, *arguments], served.environment(variables))
 
 
-def _free_port() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
+def _pair(served: Served, name: str, *arguments: str) -> str:
+    """Runs a program of ibverbs-utils as server and as client; what the client prints."""
+    path, variables = program(name)
+    port = running.free_port()
+    environment = served.environment(variables)
+    outcome = running.pair([path, "-p", port, *GID, *arguments], port, environment, environment)
+    assert outcome.succeeded, outcome.text
+    return outcome.client
 
 
-def _listening(port: str) -> bool:
-    """Whether somebody listens on a TCP port; without connecting, which the program would take for its peer."""
-    wanted = f":{int(port):04X}"
-    for name in ("/proc/net/tcp", "/proc/net/tcp6"):
-        with open(name) as table:
-            if any(row.split()[1].endswith(wanted) and row.split()[3] == "0A" for row in list(table)[1:]):
-                return True
-    return False
+def test_ibv_devices(served: Served) -> None:
+    assert "softverbs0" in _output(served, "ibv_devices")
 
 
-def _pair(name: str, *arguments: str, apart: bool = False) -> tuple[str, str]:
-    """Runs a program as server and as client: on one device, or on two; what both print."""
-    path, environment = _program(name)
-    port = _free_port()
-    words = [path, "-p", port, *arguments]
-    if apart:
-        return _both(driver.softverbs_run(*words), driver.softverbs_run(*words, "127.0.0.1"), port, environment)
-    script = driver.softverbs_run(sys.executable, __file__, port, *words)
-    text = driver.output(script, {**environment, "PYTHONPATH": f"{environment['PYTHONPATH']}:{driver.ROOT}"})
-    server, _, client = text.partition("-- client\n")
-    return server, client
-
-
-def _both(server: list[str], client: list[str], port: str, environment: dict[str, str]) -> tuple[str, str]:
-    """Starts the server, and, when it listens, the client; both have to succeed."""
-    options = {"env": environment, "stdin": subprocess.DEVNULL, "stderr": subprocess.STDOUT, "text": True}
-    with subprocess.Popen(server, stdout=subprocess.PIPE, **options) as first:  # type: ignore[call-overload]
-        try:
-            end = time.monotonic() + 30
-            while not _listening(port) and first.poll() is None and time.monotonic() < end:
-                time.sleep(0.02)
-            second = subprocess.run(client, stdout=subprocess.PIPE, timeout=60, **options)  # type: ignore[call-overload]
-            text = first.communicate(timeout=30)[0]
-        finally:
-            first.kill()
-    assert second.returncode == 0, second.stdout + text
-    assert first.returncode == 0, text
-    return text, second.stdout
-
-
-def test_ibv_devices() -> None:
-    path, environment = _program("ibv_devices")
-    text = driver.output(driver.softverbs_run(path), environment)
-    assert "softverbs0" in text
-
-
-def test_ibv_devinfo() -> None:
-    path, environment = _program("ibv_devinfo")
-    text = driver.output(driver.softverbs_run(path, "-v"), environment)
+def test_ibv_devinfo(served: Served) -> None:
+    text = _output(served, "ibv_devinfo", "-v")
     assert "PORT_ACTIVE" in text
     assert "RoCE v2" in text
     assert "ATOMIC_HCA" in text
 
 
 def test_without_a_device() -> None:
-    path, environment = _program("ibv_devinfo")
+    path, variables = program("ibv_devinfo")
+    environment = driver.environment(**variables)
     libraries = f"{driver.folder()}:{environment.get('LD_LIBRARY_PATH', '')}".rstrip(":")
     done = subprocess.run([path], env={**environment, "LD_LIBRARY_PATH": libraries}, stderr=subprocess.PIPE, text=True)
     assert "No IB devices found" in done.stderr
 
 
 def test_two_devices() -> None:
-    server, client = _pair("ibv_rc_pingpong", *GID, "-n", FEW, "-e", apart=True)
-    assert f"{FEW} iters" in server
-    assert f"{FEW} iters" in client
+    """Each side in ``softverbs run``, with a device of its own."""
+    path, variables = program("ibv_rc_pingpong")
+    port = running.free_port()
+    words = driver.softverbs_run(path, "-p", port, *GID, "-n", FEW, "-e")
+    environment = driver.environment(**variables)
+    outcome = running.pair(words, port, environment, environment)
+    assert outcome.succeeded, outcome.text
+    assert f"{FEW} iters" in outcome.server
+    assert f"{FEW} iters" in outcome.client
 
 
 @pytest.mark.parametrize(
@@ -133,35 +88,84 @@ def test_two_devices() -> None:
         "ibv_srq_pingpong -e -c",
     ],
 )
-def test_pingpong(words: str) -> None:
+def test_pingpong(served: Served, words: str) -> None:
     name, *options = words.split()
-    _, client = _pair(name, *GID, "-n", FEW, *options)
-    assert f"{FEW} iters" in client
+    assert f"{FEW} iters" in _pair(served, name, "-n", FEW, *options)
 
 
-def test_xsrq_pingpong() -> None:
-    _, client = _pair("ibv_xsrq_pingpong", *GID, "-n", FEW)
-    assert "success" in client
+def test_xsrq_pingpong(served: Served) -> None:
+    assert "success" in _pair(served, "ibv_xsrq_pingpong", "-n", FEW)
+
+
+#: Those with -a and -D take longest, and more would show nothing about the uncompiled core.
+WHERE_COMPILED = [
+    "ib_send_bw -a",
+    "ib_send_bw -c UD -a",
+    "ib_send_lat -c UC -a",
+    "ib_write_bw -a -b",
+    "ib_read_lat -c XRC -a",
+    "ib_send_bw -c UC -D 2 -q 8",
+    "ib_write_lat -c UC -D 2",
+    "ib_atomic_bw -c XRC -D 2",
+]
+EVERYWHERE = [
+    "ib_send_bw -s 65536",
+    "ib_send_bw -e -q 8",
+    "ib_send_bw --use-srq -e -q 8",
+    "ib_send_bw -c UC -b -q 8",
+    "ib_send_bw -c UD --use-srq",
+    "ib_send_bw -c XRC -b -e",
+    "ib_send_lat -e",
+    "ib_send_lat -c UD -I 60",
+    "ib_send_lat -c XRC",
+    "ib_write_bw -l 8",
+    "ib_write_bw -c UC -q 8",
+    "ib_write_bw -c XRC -m 1024",
+    "ib_write_lat -D 2",
+    "ib_read_bw -e -q 8",
+    "ib_read_bw -c XRC -b",
+    "ib_read_lat -o 1",
+    "ib_atomic_bw -A CMP_AND_SWAP -q 8",
+    "ib_atomic_lat -c XRC -e",
+]
+
+
+@pytest.mark.parametrize("words", [*EVERYWHERE, *(WHERE_COMPILED if COMPILED else ())])
+def test_perftest(served: Served, words: str) -> None:
+    case = perftest.Case.of(words)
+    few = 5 if "-a" in case.options.split() else int(FEW)
+    outcome = perftest.run(case, few, served, served, timeout=100)
+    wrong = perftest.complaint(case, outcome)
+    assert not wrong, f"{wrong}\n{outcome.text}"
+
+
+def test_perftest_between_two_devices(served: Served) -> None:
+    case = perftest.Case.of("ib_send_bw -c XRC -q 4")
+    with Served() as other:
+        outcome = perftest.run(case, int(FEW), other, served)
+    assert not perftest.complaint(case, outcome), outcome.text
+
+
+def test_every_program_transport_and_option_is_run() -> None:
+    """What the whole matrix has, here is once; but for what takes only longer."""
+    chosen = [perftest.Case.of(words) for words in (*EVERYWHERE, *WHERE_COMPILED)]
+    every = list(perftest.cases())
+    assert {case.program for case in chosen} == {case.program for case in every}
+    assert {(case.verb, case.transport) for case in chosen} == {(case.verb, case.transport) for case in every}
+    for option in ("-a", "-q 8", "-e", "--use-srq", "-b", "-D", "-I", "-l", "-m", "-A", "-o", "-s"):
+        assert any(option in case.options for case in chosen), option
 
 
 @pytest.mark.parametrize(
-    "words",
+    ("client", "codes", "wrong"),
     [
-        "ib_send_bw -s 1000 -q 4",
-        "ib_send_bw -c UD -s 1000 --use-srq",
-        "ib_send_lat -e",
-        "ib_write_bw -s 65536 -b",
-        "ib_write_lat -I 60",
-        "ib_read_bw -s 65536",
-        "ib_atomic_bw -A CMP_AND_SWAP",
+        (" 65536      200       584.05      246.18  \t   0.003939\n", (0, 0), ""),
+        (" 65536      200       584.05      246.18  \t   0.003939\n", (0, 1), "client: exit status 1"),
+        (" 65536      200       inf      246.18  \t   0.003939\n", (0, 0), "0 rows"),
+        ("Completion with error at client\n 65536  200  584.05   246.18  0.1\n", (0, 0), "Completion with error"),
+        ("nothing", (0, -9), "killed"),
     ],
 )
-def test_perftest(words: str) -> None:
-    name, *options = words.split()
-    _, client = _pair(name, "-x", "0", "-n", FEW, *options)
-    assert "#bytes" in client
-
-
-if __name__ == "__main__":  # within `softverbs run`: both sides on its device
-    outputs = _both(sys.argv[2:], [*sys.argv[2:], "127.0.0.1"], sys.argv[1], dict(os.environ))
-    print(outputs[0], outputs[1], sep="-- client\n")
+def test_a_run_is_judged(client: str, codes: tuple[int, int], wrong: str) -> None:
+    found = perftest.complaint(perftest.Case.of("ib_send_bw"), running.Outcome(codes, "", client, 1.0))
+    assert found == wrong if not wrong else wrong in found

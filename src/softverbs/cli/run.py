@@ -6,13 +6,16 @@ import os
 import resource
 import shutil
 import signal
+import sys
 import tempfile
 import threading
 from contextlib import suppress
 
 import click
 
+from softverbs.cli import private_dev
 from softverbs.cli.common import open_device, pcap_option
+from softverbs.cli.private_dev import NOT_EXECUTABLE, NOT_FOUND
 from softverbs.server import driver
 from softverbs.server.server import Server
 
@@ -26,7 +29,6 @@ _FROM_TERMINAL = (signal.SIGINT, signal.SIGQUIT, signal.SIGWINCH, signal.SIGHUP,
 #: What Python ignores, and a program expects to be as usual.
 _USUAL = (signal.SIGPIPE, signal.SIGXFSZ)
 _SI_USER, _SI_QUEUE, _SI_TKILL = 0, -1, -6  # siginfo codes of signals that a process has sent
-NOT_FOUND, NOT_EXECUTABLE = 127, 126  # as a shell has it
 
 
 def address_option(function: click.decorators.FC) -> click.decorators.FC:
@@ -40,9 +42,10 @@ def address_option(function: click.decorators.FC) -> click.decorators.FC:
 @click.command("run", context_settings={"help_option_names": ["-h", "--help"], "allow_interspersed_args": False})
 @address_option
 @pcap_option
+@click.option("--dev", is_flag=True, help="Give the program a /dev/infiniband/uverbs0, which UCX looks for.")
 @click.argument("program")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def command(address: str | None, pcap: str | None, program: str, arguments: tuple[str, ...]) -> None:
+def command(address: str | None, pcap: str | None, dev: bool, program: str, arguments: tuple[str, ...]) -> None:
     """Run a program that uses libibverbs on a device of its own: ibv_devinfo, perftest, MPI, anything.
 
     What the program starts shares the device, which ends with the program. The exit code is the program's, or 128 and
@@ -56,10 +59,24 @@ def command(address: str | None, pcap: str | None, program: str, arguments: tupl
         with open_device(pcap=pcap, thread=False) as device:
             path = os.path.join(home, "socket")
             server = Server(device, path)
-            code = _run(server, [program, *arguments], driver.environment(os.environ, path, libraries))
+            words = [program, *arguments]
+            if dev:
+                words = _with_dev(home, words)
+            code = _run(server, words, driver.environment(os.environ, path, libraries))
     finally:
         shutil.rmtree(home, ignore_errors=True)
     raise click.exceptions.Exit(code)
+
+
+def _with_dev(home: str, words: list[str]) -> list[str]:
+    """The words of a program that is to find ``/dev/infiniband/uverbs0``.
+
+    :param home: a folder that is removed in the end
+    :param words: the program and its arguments
+    """
+    folder = os.path.join(home, "dev")
+    os.mkdir(folder)
+    return [sys.executable, "-I", "-S", private_dev.__file__, folder, *words]
 
 
 def more_descriptors() -> None:

@@ -122,8 +122,8 @@ TRANSITIONS = {
         False,
     ),
 }
-#: What half a connection has no use for. It is left aside where it is given, as the kernel's verbs do
-#: (modify_qp_mask() of uverbs_cmd.c): programs such as perftest give an XRC initiator all that an RC queue pair needs.
+#: What half a connection has no use for. It is left aside where it is given, as the kernel does for programs
+#: (modify_qp_mask() of uverbs_cmd.c): perftest, for one, gives an XRC initiator all that an RC queue pair needs.
 IGNORED = {QPT_XRC_SEND: _RESPONDS, QPT_XRC_RECV: RETRY_CNT | RNR_RETRY | MAX_QP_RD_ATOMIC}
 #: Attribute: (its bit, its largest value).
 RANGES = {
