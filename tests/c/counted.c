@@ -178,6 +178,31 @@ static void order(void)
 	close_all(pair);
 }
 
+/* Whoever sees a WRITE counted at the target finds all of its data there. */
+static void placed(void)
+{
+	struct pair *pair = make_pair(NULL);
+	struct side *a = &pair->a, *b = &pair->b;
+	struct ibv_comp_cntr *remote = make(pair->context, IBV_COMP_CNTR_TYPE_WRS);
+
+	CHECK(!attach(b->qp, remote, 0, REMOTE_WRITE), "attach");
+	connect_pair(pair);
+	for (int i = 1; i <= 100; i++) {
+		time_t start = time(NULL);
+
+		a->memory[0] = a->memory[4999] = i; /* of several packets */
+		CHECK(!post(a, b, IBV_WR_RDMA_WRITE, 0, 5000, i), "post_send");
+		while (value_of(remote) < (uint64_t)i)
+			CHECK(time(NULL) - start < 20, "WRITE %d is not counted", i);
+		CHECK(b->memory[0] == i && b->memory[4999] == i, "WRITE %d is counted before its data are there", i);
+	}
+	counts("whoever sees a WRITE counted at the target finds its data there", remote, 100, 0);
+	close_side(a);
+	close_side(b);
+	CHECK(!ibv_destroy_comp_cntr(remote), "ibv_destroy_comp_cntr");
+	close_all(pair);
+}
+
 static void wrong_key(void)
 {
 	struct pair *pair = make_pair(NULL);
@@ -338,6 +363,7 @@ int main(int count, char **words)
 	opcodes(count < 2 || strcmp(words[1], "imm=efa") != 0);
 	bytes();
 	order();
+	placed();
 	wrong_key();
 	srq_and_shared_counter();
 	reset();

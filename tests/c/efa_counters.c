@@ -266,11 +266,11 @@ static void traffic(void)
 	for (int i = 1; i <= 100; i++) {
 		time_t start = time(NULL);
 
-		pair->a.memory[0] = i;
-		CHECK(!post(&pair->a, &pair->b, IBV_WR_RDMA_WRITE, 0, 1, i), "post_send");
+		pair->a.memory[0] = pair->a.memory[4999] = i; /* of several packets */
+		CHECK(!post(&pair->a, &pair->b, IBV_WR_RDMA_WRITE, 0, 5000, i), "post_send");
 		while (remote.value < 100U + i)
 			CHECK(time(NULL) - start < 20, "the peer's memory says %llu", (unsigned long long)remote.value);
-		CHECK(pair->b.memory[0] == i, "WRITE %d is counted before its data are there", i);
+		CHECK(pair->b.memory[0] == i && pair->b.memory[4999] == i, "WRITE %d is counted before its data are there", i);
 	}
 	printf("who watches the memory of REMOTE_RDMA_WRITE finds the data there\n");
 	says("100 more, unsignaled", &wrs, 200, 0);
