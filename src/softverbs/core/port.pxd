@@ -107,8 +107,10 @@ cdef class Port(Host):
     cdef int _deliver_locally(self, Peer peer, uintptr_t address, uint32_t length, uint32_t segment) except -1
     @cython.locals(size=int64_t, identification=uint32_t)
     cpdef receive(self, Peer peer, uintptr_t address, int64_t length, int64_t segment)
-    @cython.locals(qp=QueuePair, opcode=int, flags=uint32_t)
-    cdef void _on_frame(self, Peer peer, uintptr_t frame, uint32_t length, uint32_t identification) except *
+    @cython.locals(qp=QueuePair)
+    cdef int _on_frame(self, Peer peer, uintptr_t frame, uint32_t length, uint32_t identification) except -1
+    @cython.locals(opcode=int, flags=uint32_t)
+    cdef int _hand_to(self, QueuePair qp, Peer peer, uintptr_t frame, uint32_t length) except -1
     @cython.locals(qp=QueuePair)
     cdef int _land(self) except -1
     @cython.locals(opcode=int, flags=uint32_t, payload=int)
@@ -120,7 +122,7 @@ cdef class Port(Host):
     cdef QueuePair _drop(self, int cause)
     @cython.locals(pair=QueuePair, last=QueuePair)
     cpdef schedule(self, object qp)
-    cdef void _ring(self) except *
+    cdef int _ring(self) except -1
     cpdef raise_event(self, int event_type, object element)
     cpdef report(self, object text)
     cpdef on_overrun(self, object cq)

@@ -327,18 +327,21 @@ class Port(Host):
         self.bytes_received += length
         if peer.group:
             self._on_group_frame(peer, frame, length, identification)
-            return
-        qp = self._find(peer, frame, length, identification)
-        if qp is None:
-            return
+        else:
+            qp = self._find(peer, frame, length, identification)
+            if qp is not None:
+                self._hand_to(qp, peer, frame, length)
+
+    def _hand_to(self, qp: QueuePair, peer: Peer, frame: int, length: int) -> None:
+        """A frame for a queue pair, and nothing is wrong with it."""
         opcode = bth_opcode(frame)
         flags = opcode_flags(opcode)
         if self.far.count > 0 and (qp is not self.placing or flags & _JOINS != self.placing_kind):
             self._land()
-            if qp.state == QPS_ERR:
-                self._drop(QP_STATE)
-                return
-        qp.on_packet(peer, opcode, flags, frame, length - ICRC_SIZE, self.now)
+        if qp.state == QPS_ERR:  # since what was to be placed could not be
+            self._drop(QP_STATE)
+        else:
+            qp.on_packet(peer, opcode, flags, frame, length - ICRC_SIZE, self.now)
         if self.far.count > 0:
             self.placing = qp
             self.placing_kind = flags & _JOINS & ~FIRST

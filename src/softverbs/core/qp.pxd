@@ -97,9 +97,9 @@ cdef class QueuePair:
     cpdef post_send(self, SendWR wr)
     @cython.locals(tail=uint64_t)
     cpdef post_send_all(self, SendWR wr)
-    cdef void _post_sends(self, SendWR wr) except *
-    cdef void _posted(self) except *
-    cdef void _post_send(self, SendWR wr) except *
+    cdef int _post_sends(self, SendWR wr) except -1
+    cdef int _posted(self) except -1
+    cdef int _post_send(self, SendWR wr) except -1
     cpdef list rings(self)
     cpdef post_recv(self, RecvWR wr)
     cdef void _post_recv(self, RecvWR wr) except *
@@ -111,14 +111,14 @@ cdef class QueuePair:
     cdef int64_t _take_sends(self, int64_t waiting) except -1
     cdef int64_t _take_receives(self, ReceiveQueue receives, int64_t waiting) except -1
     @cython.locals(headers=uintptr_t, skip=int, psn=uint32_t, pad=int, size=uint32_t)
-    cdef void on_packet(self, Peer peer, int opcode, uint32_t flags, uintptr_t frame, uint32_t length, int64_t now) except *
-    cdef void on_unplaced(self, bint request) except *
+    cdef int on_packet(self, Peer peer, int opcode, uint32_t flags, uintptr_t frame, uint32_t length, int64_t now) except -1
+    cdef int on_unplaced(self, bint request) except -1
     cdef _on_words(self, uint32_t psn, uintptr_t at, int length)
     @cython.locals(more=int)
     cdef int pump(self, Egress egress, int64_t now) except -1
     @cython.locals(more=int, data_first=bint)
     cdef int _pump(self, Egress egress, int64_t now) except -1
-    cdef void settle(self) except *
+    cdef int settle(self) except -1
     @cython.locals(is_new=bint)
     cpdef void enter_error(self, object reason) except *
     cpdef void fatal(self, object reason) except *

@@ -438,14 +438,13 @@ class QueuePair:
 
         :param request: whether they came with requests of the peer, not with answers to this queue pair's own
         """
-        if self.state == QPS_ERR or self.state == QPS_RESET:
-            return
-        if request:
-            self.responder.on_unplaced()
-        else:
-            self.requester.on_unplaced()
-        self.settle()
-        self.port.schedule(self)
+        if self.state != QPS_ERR and self.state != QPS_RESET:
+            if request:
+                self.responder.on_unplaced()
+            else:
+                self.requester.on_unplaced()
+            self.settle()
+            self.port.schedule(self)
 
     def _on_words(self, psn: int, at: int, length: int) -> None:
         """What the peer says about the NAK that follows: shown to people only, so made printable."""
@@ -457,7 +456,8 @@ class QueuePair:
         """Sends what is due. 1 where the arena is full and more is to come, else 0."""
         if not self.connection.connected:
             return 0
-        self.connection.far.forget()
+        if self.connection.far.ahead_length != 0:
+            self.connection.far.forget()
         self.paced_until = 0
         if self.paced:
             if not self.connection.path.is_turn(now):
@@ -488,8 +488,8 @@ class QueuePair:
     def settle(self) -> None:
         """Looks whether the requester or the responder has failed, or is drained."""
         if self.state == QPS_ERR or self.state == QPS_RESET:
-            return
-        if self.requester.failed and self.state != QPS_SQE:
+            pass
+        elif self.requester.failed and self.state != QPS_SQE:
             self.port.report(f"QP {self.qp_num:#x}: {self.requester.failure}")
             reason = "an earlier work request of this queue pair completed in error"
             if self.transport == RC or self.transport == XRC:

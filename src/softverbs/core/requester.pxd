@@ -139,7 +139,7 @@ cdef class Requester:
     cdef bint _perform_locally(self, uintptr_t slot, int opcode) except -1
     cdef void _fail_refused(self, uintptr_t slot) except *
     @cython.locals(opcode=int, length=uint32_t)
-    cdef void _emit(self, uintptr_t slot, uintptr_t address, Egress egress, int64_t now) except *
+    cdef int _emit(self, uintptr_t slot, uintptr_t address, Egress egress, int64_t now) except -1
     @cython.locals(done=uint32_t, skip=uint32_t, psn=uint32_t, length=uint32_t)
     cdef uint32_t _emit_read(self, uintptr_t slot, uintptr_t address) except? 0
     @cython.locals(length=uint32_t)
@@ -148,22 +148,22 @@ cdef class Requester:
     @cython.locals(part=uint64_t, last=bint, ask=bint, length=uint32_t)
     cdef uint32_t _emit_payload(self, uintptr_t slot, uintptr_t address) except? 0
     @cython.locals(syndrome=int, kind=int)
-    cdef void on_acknowledge(self, uint32_t psn, uintptr_t aeth, int64_t now) except *
+    cdef int on_acknowledge(self, uint32_t psn, uintptr_t aeth, int64_t now) except -1
     cdef void _on_rnr(self, uint32_t psn, int timer, int64_t now) except *
     @cython.locals(status=int)
     cdef void _on_nak(self, uint32_t psn, int syndrome) except *
     @cython.locals(slot=uintptr_t, opcode=int, mtu=uint64_t, done=uint64_t, rest=uint64_t, last=bint, placed=bint)
     cdef void on_read_response(self, uint32_t kind, uint32_t psn, uintptr_t payload, uint32_t length, int64_t now) except *
-    cdef void on_unplaced(self) except *
+    cdef int on_unplaced(self) except -1
     @cython.locals(slot=uintptr_t, sges=uintptr_t, count=int)
     cdef void on_atomic_acknowledge(self, uint32_t psn, uintptr_t original, int64_t now) except *
     @cython.locals(slot=uintptr_t, opcode=int)
     cdef uintptr_t _awaited(self, uint32_t psn, int64_t now) except? 0
     @cython.locals(sq=Ring, slot=uintptr_t, opcode=int, last=uint32_t)
-    cdef void _advance(self, uint32_t psn, int64_t now) except *
+    cdef int _advance(self, uint32_t psn, int64_t now) except -1
     cdef void _missed(self, uint32_t psn) except *
     @cython.locals(fresh=int64_t, amount=int64_t, payload=int64_t, mtu=int64_t)
-    cdef void _credit(self, int64_t length, int64_t packets) except *
+    cdef void _credit(self, int64_t length, int64_t packets) noexcept
     cdef void _give_back(self, uint64_t amount) noexcept
     cdef void _progress(self, uint32_t una, int64_t now) noexcept
     cdef void _skip_ahead(self) noexcept

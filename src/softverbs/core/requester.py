@@ -252,15 +252,14 @@ class Requester:
             length = self._emit_single(slot, opcode, address)
         else:
             length = self._emit_payload(slot, address)
-        if length == 0:
-            return
-        egress.commit(self.connection.path, length)
-        if diff(self.psn, self.top) > 0:
-            self.top = self.psn
-        else:
-            self.retransmissions += 1
-        if self.deadline == 0 and self.timeout != 0:
-            self.deadline = now + self.timeout
+        if length != 0:
+            egress.commit(self.connection.path, length)
+            if diff(self.psn, self.top) > 0:
+                self.top = self.psn
+            else:
+                self.retransmissions += 1
+            if self.deadline == 0 and self.timeout != 0:
+                self.deadline = now + self.timeout
 
     def _emit_read(self, slot: int, address: int) -> int:
         """A READ request for the responses that have not arrived."""
@@ -319,11 +318,11 @@ class Requester:
 
     def on_acknowledge(self, psn: int, aeth: int, now: int) -> None:
         """An ACK or a NAK (IBA 9.7.5.1.2, 9.7.5.2)."""
-        if diff(psn, self.una) < 0 or diff(psn, self.top) >= 0:
-            return  # of the past, or of what was never sent
         syndrome = aeth_syndrome(aeth)
         kind = syndrome & AETH_KIND
-        if kind == AETH_RNR:
+        if diff(psn, self.una) < 0 or diff(psn, self.top) >= 0:
+            pass  # of the past, or of what was never sent
+        elif kind == AETH_RNR:
             self._advance(add(psn, -1), now)
             self._on_rnr(psn, syndrome & AETH_VALUE, now)
         elif kind == AETH_NAK:
@@ -451,11 +450,11 @@ class Requester:
             last = load32(slot + SQ_LAST_PSN)
             if is_answered(opcode) and not (opcode == WR_RDMA_READ and load32(slot + SQ_LENGTH) == 0):
                 self._missed(psn)
-                return
+                break
             if diff(last, psn) > 0:
                 self._credit(load32(slot + SQ_LENGTH), diff(psn, load32(slot + SQ_FIRST_PSN)) + 1)
                 self._progress(add(psn, 1), now)
-                return
+                break
             self._credit(load32(slot + SQ_LENGTH), diff(last, load32(slot + SQ_FIRST_PSN)) + 1)
             self._progress(add(last, 1), now)
             self._retire()

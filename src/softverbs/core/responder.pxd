@@ -94,11 +94,11 @@ cdef class Responder(Answers):
     cpdef reset(self, uint32_t psn, int max_resources)
     cpdef drop_receives(self)
     @cython.locals(distance=int32_t)
-    cdef void on_request(self, int opcode, uint32_t flags, uint32_t psn, uintptr_t headers, uintptr_t payload, uint32_t length, bint ask, bint solicited) except *
+    cdef int on_request(self, int opcode, uint32_t flags, uint32_t psn, uintptr_t headers, uintptr_t payload, uint32_t length, bint ask, bint solicited) except -1
     @cython.locals(mtu=uint32_t, kind=uint32_t)
     cdef bint _fits(self, int opcode, uint32_t flags, uint32_t length) noexcept
     @cython.locals(done=bint)
-    cdef void _perform(self, int opcode, uint32_t flags, uintptr_t headers, uintptr_t payload, uint32_t length, bint ask, bint solicited) except *
+    cdef int _perform(self, int opcode, uint32_t flags, uintptr_t headers, uintptr_t payload, uint32_t length, bint ask, bint solicited) except -1
     @cython.locals(connection=Connection, slot=uintptr_t, placed=bint, immediate=uint32_t, wc_flags=uint32_t)
     cdef bint _on_send(self, uint32_t flags, uintptr_t headers, uintptr_t payload, uint32_t length, bint solicited) except -1
     cdef bint _unplaced_send(self, uintptr_t slot) except -1
@@ -113,7 +113,7 @@ cdef class Responder(Answers):
     @cython.locals(done=bint)
     cdef bint _perform_far(self, int opcode, uintptr_t headers, uintptr_t address) except -1
     cdef bint _unplaced_write(self) except -1
-    cdef void on_unplaced(self) except *
+    cdef int on_unplaced(self) except -1
     @cython.locals(kind=int, right=uint32_t, rkey=uint32_t, va=uint64_t, length=uint64_t, region=MemoryRegion)
     cdef bint _on_flush(self, uintptr_t headers) except -1
     cdef bint _is_aligned(self, uintptr_t address, uint64_t va) except -1

@@ -200,18 +200,17 @@ class Responder(Answers):
             done = self._on_flush(headers)
         else:
             done = self._on_atomic_write(headers, payload)
-        if not done:
-            return
-        self.silent = False
-        self.nak = 0  # what it was to ask for is here
-        if flags & (SEND | WRITE):
-            self.ack_psn = self.epsn
-            self.epsn = add(self.epsn, 1)
-            self.message = 0 if flags & (LAST | ONLY) else flags & (SEND | WRITE)
-            if ask:
-                self.ack_due = True
-        if flags & (LAST | ONLY):
-            self.msn = add(self.msn, 1)
+        if done:
+            self.silent = False
+            self.nak = 0  # what it was to ask for is here
+            if flags & (SEND | WRITE):
+                self.ack_psn = self.epsn
+                self.epsn = add(self.epsn, 1)
+                self.message = 0 if flags & (LAST | ONLY) else flags & (SEND | WRITE)
+                if ask:
+                    self.ack_due = True
+            if flags & (LAST | ONLY):
+                self.msn = add(self.msn, 1)
 
     def _on_send(self, flags: int, headers: int, payload: int, length: int, solicited: bool) -> bool:
         slot = self._take_receive()

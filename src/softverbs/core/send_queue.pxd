@@ -64,7 +64,7 @@ cdef class SendQueue(WorkQueue):
     cdef readonly bint signal_all
     cdef readonly list handles
     @cython.locals(ring=Ring, opcode=uint32_t, flags=uint32_t, slot=uintptr_t, elements=list, length=uint64_t, handle=AddressHandle)
-    cdef void put(self, SendWR wr, int max_reads) except *
+    cdef int put(self, SendWR wr, int max_reads) except -1
     cdef void take_back(self, uint64_t tail) noexcept
     cdef _refuse_opcode(self, uint32_t opcode)
     cdef _refuse_flags(self, uint32_t flags)

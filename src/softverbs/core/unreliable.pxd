@@ -63,7 +63,7 @@ cdef class DatagramRequester(UnreliableRequester):
 
 cdef class UnreliableResponder(Responder):
     @cython.locals(gap=bint)
-    cdef void on_request(self, int opcode, uint32_t flags, uint32_t psn, uintptr_t headers, uintptr_t payload, uint32_t length, bint ask, bint solicited) except *
+    cdef int on_request(self, int opcode, uint32_t flags, uint32_t psn, uintptr_t headers, uintptr_t payload, uint32_t length, bint ask, bint solicited) except -1
     cdef bint _refuse(self, int syndrome, int event, object reason) except -1
     cdef bint _not_ready(self) noexcept
     cdef bint _ignore(self) noexcept

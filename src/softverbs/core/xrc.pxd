@@ -10,7 +10,7 @@ cdef class TargetResponder(Responder):
     cdef XrcDomain xrcd
     cdef SharedReceiveQueue srq
     cdef start_target(self, XrcDomain xrcd)
-    cdef void _perform(self, int opcode, uint32_t flags, uintptr_t headers, uintptr_t payload, uint32_t length, bint ask, bint solicited) except *
+    cdef int _perform(self, int opcode, uint32_t flags, uintptr_t headers, uintptr_t payload, uint32_t length, bint ask, bint solicited) except -1
     @cython.locals(srq=SharedReceiveQueue)
     cdef bint _select(self, uint32_t number) except -1
     cpdef void flush(self, object reason) except *
