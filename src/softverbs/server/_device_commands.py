@@ -62,7 +62,7 @@ def _begin(session: Session) -> None:
     session.pass_on(control)
     session.passing += [passed, theirs.detach()]
     session.server.watch_doorbell(session)
-    session.say_awake(1)
+    session.say_awake(session.server.awake)
 
 
 @handles("QUERY_DEVICE")
