@@ -8,6 +8,7 @@
 
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdbool.h>
 #include <sys/wait.h>
 
 #define THREADS 4
@@ -233,6 +234,60 @@ static void forks(void)
 
 /* -- events */
 
+/* One message from a to b, whose receive has completed. */
+static void deliver(struct pair *pair, unsigned int flags)
+{
+	struct ibv_wc wc;
+
+	CHECK(!receive(&pair->b, 8, 3) && !post(&pair->a, &pair->b, IBV_WR_SEND, flags | IBV_SEND_SIGNALED, 8, 4),
+	      "posting");
+	CHECK(take(&pair->a).wr_id == 4, "the send");
+	wc = take(&pair->b);
+	CHECK(wc.wr_id == 3 && wc.status == IBV_WC_SUCCESS, "the receive");
+}
+
+/* Whether an event is there; it is taken and acknowledged. A command makes sure that the device has got so far. */
+static bool has_event(struct pair *pair, struct ibv_comp_channel *channel)
+{
+	struct ibv_device_attr attr;
+	struct ibv_cq *cq;
+	void *context;
+
+	CHECK(!ibv_query_device(pair->context, &attr), "a command");
+	if (ibv_get_cq_event(channel, &cq, &context)) {
+		CHECK(errno == EAGAIN, "no event");
+		return false;
+	}
+	CHECK(cq == pair->b.cq, "whose event it is");
+	ibv_ack_cq_events(cq, 1);
+	return true;
+}
+
+/* What ibv_req_notify_cq(3) promises. */
+static void arming(struct pair *pair, struct ibv_comp_channel *channel)
+{
+	struct ibv_cq *cq = pair->b.cq;
+
+	fcntl(channel->fd, F_SETFL, O_NONBLOCK);
+	deliver(pair, 0);
+	CHECK(!has_event(pair, channel), "not armed");
+	CHECK(!ibv_req_notify_cq(cq, 0) && !ibv_req_notify_cq(cq, 1), "armed for any, then for solicited ones");
+	CHECK(!has_event(pair, channel), "what was there before raises no event");
+	deliver(pair, 0);
+	CHECK(has_event(pair, channel), "any it is");
+	deliver(pair, IBV_SEND_SOLICITED);
+	CHECK(!has_event(pair, channel), "once");
+	CHECK(!ibv_req_notify_cq(cq, 1), "armed for solicited ones");
+	deliver(pair, 0);
+	CHECK(!has_event(pair, channel), "this was none");
+	CHECK(!ibv_resize_cq(cq, cq->cqe + 9), "the queue moves to other memory");
+	deliver(pair, IBV_SEND_SOLICITED);
+	CHECK(has_event(pair, channel), "it stayed armed");
+	CHECK(!ibv_req_notify_cq(cq, 0), "armed again");
+	deliver(pair, 0);
+	CHECK(has_event(pair, channel), "in the new memory");
+}
+
 static void events(void)
 {
 	struct pair *pair = make_pair(ibv_create_comp_channel);
@@ -249,6 +304,7 @@ static void events(void)
 	CHECK(!ibv_get_cq_event(channel, &cq, &context) && cq == pair->b.cq, "the event of the receive");
 	ibv_ack_cq_events(cq, 1);
 	CHECK(take(&pair->b).wr_id == 1, "the receive");
+	arming(pair, channel);
 	CHECK(ibv_destroy_comp_channel(channel) == EBUSY, "the channel is in use");
 	close_side(&pair->a);
 	close_side(&pair->b);

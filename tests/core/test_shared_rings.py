@@ -702,3 +702,80 @@ def test_two_programs_in_processes_of_their_own() -> None:
             pair.a.post(WR_WRITE, 0, 8, 0)
             turn(pair.a.node, pair.b.node)
             assert first.call("poll") == [(0, REM_ACCESS_ERR)]
+
+
+# -- a server's turn
+
+
+class Asked:
+    """Counts how often a link is asked for what has arrived."""
+
+    def __init__(self, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        receive = node.link.receive
+
+        def counted(now: int, sink: Any) -> int:
+            self.count += 1
+            return int(receive(now, sink))
+
+        monkeypatch.setattr(node.link, "receive", counted)
+
+
+def looped(node: Node) -> Side:
+    """A queue pair of a program that is connected to another one of the same device."""
+    ends = [End(node, 4096, CAP), End(node, 4096, CAP)]
+    ends[0].peer, ends[1].peer = ends[1], ends[0]
+    for end in ends:
+        connect(end.qp, end.peer.qp, node, node)
+    return Side(ends[0])
+
+
+def test_local_work_is_shown_before_the_link_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Sim() as sim:
+        node = sim.node(bare=True)
+        side = looped(node)
+        asked = Asked(node, monkeypatch)
+        node.port.serve(1, True)
+        assert asked.count == 1
+        for number in range(3):
+            side.send(WR_WRITE, inline=b"x", wr_id=number, **side.far(0))
+            assert node.port.serve(1, False) > 0
+            assert side.poll() == [(number, SUCCESS)]
+        assert asked.count == 1, "nothing was heard, and no time has passed"
+        sim.clock.now += 20_000
+        assert (node.port.serve(1, False), asked.count) == (0, 2)
+        assert (node.port.serve(1, False), asked.count) == (0, 2)
+        assert (node.port.serve(1, True), asked.count) == (0, 3)
+
+
+def test_the_link_is_asked_each_time_while_something_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Sim() as sim:
+        node, peer = sim.node(bare=True), sim.node(bare=True)
+        ends = [End(node, 4096, CAP), End(peer, 4096, CAP)]
+        ends[0].peer, ends[1].peer = ends[1], ends[0]
+        for end in ends:
+            connect(end.qp, end.peer.qp, end.node, end.peer.node)
+        left = Side(ends[0])
+        left.send(WR_WRITE, inline=b"x", **left.far(0))
+        node.port.serve(1, False)
+        peer.port.serve(1, True)
+        asked = Asked(node, monkeypatch)
+        assert node.port.serve(1, False) == 0 and not left.poll(), "it does not ask yet"
+        assert node.port.serve(1, True) > 0 and left.poll() == [(0, SUCCESS)]
+        for _ in range(100):
+            sim.clock.now += 1000
+            node.port.serve(1, False)
+        assert asked.count == 1 + 49 + 2, "each time for 50 us, and then each 20"
+
+
+def test_a_server_looks_until_something_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Sim() as sim:
+        node = sim.node(bare=True)
+        side = looped(node)
+        assert node.port.serve(100, False) == 0
+        side.send(WR_WRITE, inline=b"x", **side.far(0))
+        assert node.port.serve(100, False) > 0
+        assert side.poll() == [(0, SUCCESS)]
+        side.work.store(VALUES["QP_SQ_TAIL"], 99)
+        assert node.port.serve(100, False) == 0
+        assert [element for element, _ in offences(node)] == [side.end.qp]

@@ -63,7 +63,7 @@ def _begin(session: Session) -> None:
     session.pass_on(control)
     session.passing += [passed, theirs.detach()]
     session.server.watch_doorbell(session)
-    session.say_awake(1)
+    session.say_awake(session.server.awake)
     show_asks(session)
 
 

@@ -3,9 +3,6 @@
 One thread does everything. While there is work it looks at the queues of all programs, at the link and at the sockets
 in turn. Some time after the last work it sleeps: first it says so in every program's control page, then it looks once
 more, then it waits for the link, for a command, or for the doorbell of a program that has posted something meanwhile.
-
-Where processors are scarce it does not look by itself at all but sleeps at once: the scheduler lets those run first
-that were asleep, while one that looks is in the way of those that it works for.
 """
 
 import errno
@@ -32,7 +29,6 @@ from softverbs.server import (
 )
 from softverbs.server._domains import Domains, Target
 from softverbs.server._registry import HANDLERS
-from softverbs.server._scheduling import ask_for_short_slices
 from softverbs.server.abi import BY_NUMBER
 from softverbs.server.session import Entry, Session
 
@@ -43,12 +39,12 @@ assert BY_NUMBER.keys() == HANDLERS.keys(), "every command has a handler"
 
 #: How long after the last work the device still looks by itself, ns.
 SPIN_NS = 100_000
-#: How often the queues are looked at in one turn without work, altogether.
-LOOKS = 64
-#: Whoever yields and comes back after this time, ns, competes with others for a processor.
+#: How often the queues are looked at in one turn without work, altogether, where nobody else wants the processor: who
+#: yields is back within this time then, ns.
+LOOKS, ALONE_NS = 128, 2_000
+#: Whoever yields and comes back after this time, ns, competes with others for a processor. Then a sleep is better than
+#: looking: the scheduler lets those run first that were asleep.
 CROWDED_NS = 15_000
-#: For how long that is believed, ns: at first, and when it turns out again that it is so.
-CROWD_NS, LONGEST_CROWD_NS = 2_000_000, 1_000_000_000
 #: How often the sockets are looked at while there is other work, turns.
 SOCKET_TURNS = 16
 #: Commands of one program in a row.
@@ -85,13 +81,13 @@ class Server:
         #: Asynchronous events that were raised, and channels that have events.
         self._raised: deque[tuple[int, Any]] = deque()
         self._channels: dict[Entry, None] = {}
-        #: Whether the link has something.
+        #: Whether nobody else wanted the processor lately.
+        self._alone = False
+        #: Whether the link is known to have something.
         self._heard = False
-        #: Until when processors are taken to be scarce, and for how long that was, ns.
-        self._crowded_until = 0
-        self._crowd_ns = CROWD_NS
-        self._sockets = select.epoll()
-        self._doorbells = select.epoll()
+        #: Whether programs have been told that it looks at their queues by itself.
+        self.awake = True
+        self._descriptors = select.epoll()
         #: What to do when a descriptor is readable.
         self._calls: dict[int, Callable[[], object]] = {}
         self._listener = _listen(path, mode)
@@ -104,9 +100,6 @@ class Server:
         self._watch(self._bell, self._rung)
         for descriptor in device.link.filenos():
             self._watch(descriptor, self._hear)
-        self._sleep = select.poll()
-        for descriptor in (self._sockets.fileno(), self._doorbells.fileno()):
-            self._sleep.register(descriptor, select.POLLIN)
         self.port.on_event = self._note_event
 
     # -- the loop
@@ -126,32 +119,31 @@ class Server:
                 os.eventfd_write(self._bell, 1)
 
     def _serve(self) -> None:
-        ask_for_short_slices()
         last = self.device.clock()
         turn = 0
         while not self._ends:
             work = self.turn()
             turn += 1
-            if not work or turn % SOCKET_TURNS == 0:
+            if (not work and self.awake) or turn % SOCKET_TURNS == 0:
                 work += self.commands()
             now = self.device.clock()
+            if not self.awake:
+                self._say_awake(True)
+                last = now - SPIN_NS // 2
             if work:
                 last = now
-                continue
-            if now - last < SPIN_NS and now >= self._crowded_until:
-                os.sched_yield()
-                after = self.device.clock()
-                if after - now < CROWDED_NS:
-                    continue
-                self._note_crowd(after)
-            self._nap()
-            last = self.device.clock() - SPIN_NS // 2
+            elif now - last >= SPIN_NS or self._yields_long(now):
+                self._nap()
 
-    def _note_crowd(self, now: int) -> None:
-        """A yield has taken long: others want the processor, and not for the first time if it was so lately."""
-        again = now - self._crowded_until < self._crowd_ns
-        self._crowd_ns = min(2 * self._crowd_ns, LONGEST_CROWD_NS) if again else CROWD_NS
-        self._crowded_until = now + self._crowd_ns
+    def _yields_long(self, before: int) -> bool:
+        """Lets others run; whether that took long.
+
+        :param before: the time now
+        """
+        os.sched_yield()
+        duration = self.device.clock() - before
+        self._alone = duration < ALONE_NS
+        return duration >= CROWDED_NS
 
     def turn(self) -> int:
         """Takes what was posted, makes progress, shows what came of it; how much was done."""
@@ -163,9 +155,8 @@ class Server:
                 self._deliver()
                 return 0
             try:
-                queues = len(port.shared_qps) + len(port.shared_srqs)
                 heard, self._heard = self._heard, False
-                work = port.serve(max(LOOKS // (queues or LOOKS), 1), heard)
+                work = port.serve(self._looks() if self._alone else 1, heard)
                 if device.deferred or device.chores:  # what contexts of this process have left to do
                     work += device.progress()
                     port.publish_shared()
@@ -181,17 +172,23 @@ class Server:
                 self._deliver()
             return int(work)
 
+    def _looks(self) -> int:
+        queues = len(self.port.shared_qps) + len(self.port.shared_srqs)
+        return max(LOOKS // (queues or LOOKS), 1)
+
     def commands(self) -> int:
         """Carries out what has come by the sockets; how much it was."""
+        return self._answer(self._descriptors.poll(0))
+
+    def _answer(self, ready: list[tuple[int, int]]) -> int:
+        """Does what there is to do for descriptors that are readable; for how many there was something."""
         if self._planned is not self.device.planned:
             self._show_asks()
-        ready = self._sockets.poll(0)
-        if ready:
+        calls = [call for call in [self._calls.get(descriptor) for descriptor, _ in ready] if call is not None]
+        if calls:
             with self.device.lock:
-                # All looked up first: a descriptor that one call closes may be another's before its turn comes.
-                for call in [self._calls.get(descriptor) for descriptor, _ in ready]:
-                    if call is not None:
-                        call()
+                for call in calls:
+                    call()
                 self.port.publish_shared()
                 self._deliver()
         for session in self.sessions:
@@ -200,27 +197,27 @@ class Server:
         return len(ready)
 
     def _nap(self) -> None:
-        """Sleeps until there is something to do."""
-        self._say_awake(0)
-        # A full barrier: the queues are looked at after the word is out. Whoever posts does it the other way round.
-        barrier()
-        if not self.turn():
-            with self.device.lock:
-                due = self.device.deadline()
-                refused = self.port.refused
-            wait = LONGEST_SLEEP_MS
-            if due:
-                wait = min(wait, max(due - self.device.clock(), 0) // 1_000_000)
-            if refused or any(session.backlog for session in self.sessions):
-                wait = min(wait, 1)
-            if wait:
-                self._sleep.poll(wait)
-            else:
-                time.sleep(0)
-        self._say_awake(1)
-        self._doorbells.poll(0)
+        """Sleeps until there is something to do. Programs ring from then on, until ``_say_awake(True)``."""
+        if self.awake:
+            self._say_awake(False)
+            # The queues are looked at after the word is out. Whoever posts does it the other way round.
+            barrier()
+            if self.turn():
+                return
+        with self.device.lock:
+            due = self.device.deadline()
+            refused = self.port.refused
+        wait = LONGEST_SLEEP_MS
+        if due:
+            wait = min(wait, max(due - self.device.clock(), 0) // 1_000_000)
+        if refused or any(session.backlog for session in self.sessions):
+            wait = min(wait, 1)
+        if wait == 0:
+            time.sleep(0)
+        self._answer(self._descriptors.poll(wait / 1000))
 
-    def _say_awake(self, awake: int) -> None:
+    def _say_awake(self, awake: bool) -> None:
+        self.awake = awake
         for session in self.sessions:
             session.say_awake(awake)
 
@@ -235,14 +232,17 @@ class Server:
 
     def _watch(self, descriptor: int, call: Callable[[], object]) -> None:
         self._calls[descriptor] = call
-        self._sockets.register(descriptor, select.EPOLLIN)
+        self._descriptors.register(descriptor, select.EPOLLIN)
 
     def _unwatch(self, descriptor: int) -> None:
         if self._calls.pop(descriptor, None) is not None:
-            self._sockets.unregister(descriptor)
+            self._descriptors.unregister(descriptor)
 
     def _hear(self) -> None:
         self._heard = True
+        if self.port.failure is not None:  # nobody takes it any more, and it would be readable for ever
+            for descriptor in self.device.link.filenos():
+                self._unwatch(descriptor)
 
     def _rung(self) -> None:
         try:
@@ -305,7 +305,7 @@ class Server:
     def watch_doorbell(self, session: Session) -> None:
         """Wakes the device when a program rings its doorbell."""
         # Each ring is told once, and nobody reads the counter: the program could make a read of it block.
-        self._doorbells.register(session.doorbell, select.EPOLLIN | select.EPOLLET)
+        self._descriptors.register(session.doorbell, select.EPOLLIN | select.EPOLLET)
 
     def leave(self, session: Session) -> None:
         """A session is about to close its descriptors."""
@@ -314,7 +314,7 @@ class Server:
         if session.process >= 0:
             self._unwatch(session.process)
         if session.doorbell >= 0:
-            self._doorbells.unregister(session.doorbell)
+            self._descriptors.unregister(session.doorbell)
 
     # -- events
 
@@ -360,8 +360,7 @@ class Server:
                 session.end("the device is closed")
             self.port.on_event = None
             self._listener.close()
-            self._sockets.close()
-            self._doorbells.close()
+            self._descriptors.close()
             with self._guard:
                 bell, self._bell = self._bell, -1
                 os.close(bell)

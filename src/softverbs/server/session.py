@@ -326,7 +326,7 @@ class Session:
             handle = entry.handle
         self.send_record(self.events, _ASYNC.pack({"event": event, "port": 1, "handle": handle}))
 
-    def say_awake(self, awake: int) -> None:
+    def say_awake(self, awake: bool) -> None:
         """Whether the device looks at this program's queues by itself."""
         if self.control is not None:
             self.control.store32(CONTROL["CONTROL_AWAKE"], awake)
