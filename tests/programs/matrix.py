@@ -2,6 +2,8 @@
 
     python -m tests.programs.matrix [-k WORDS] [--apart] [--repeat N]
 
+With ``--apart`` UC and UD lose messages where the machine is busy, and perftest waits for each: such a case fails.
+
 The driver and the package are those that are importable. The exit status is 1 where a case fails. All take an hour on
 two busy cores, a third of that on two that have nothing else to do.
 """
