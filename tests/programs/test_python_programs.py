@@ -28,7 +28,7 @@ SOME = ("test_atomic", "test_cq_events", "test_device", "test_mr", "test_parent_
 
 
 def test_rdma_core_tests_of_debians_pyverbs() -> None:
-    """All outcomes are as they are kept in tests/data/rdma_core_44_driver.tsv: 132 pass, and 28 are skipped."""
+    """All outcomes are as they are kept in tests/data/rdma_core_44_driver.tsv: 142 pass, and 28 are skipped."""
     words = [sys.executable, str(driver.ROOT / "tools" / "rdma_core_tests.py"), "--suite", "driver"]
     some = SOME if softverbs.core_build == "pure" else ()
     done = subprocess.run([*words, *some], env=driver.environment(), capture_output=True, text=True, timeout=170)
@@ -38,7 +38,9 @@ def test_rdma_core_tests_of_debians_pyverbs() -> None:
     print(done.stdout)
     assert done.returncode == 0, done.stdout + done.stderr
     kept = tool.read(tool.DATA / "rdma_core_44_driver.tsv")
-    expected = [name for name in kept if not some or name.split(".")[1] in some]
+    expected = [name for name in kept if name.split(".")[1] in some or not some]
+    if not (driver.folder() / "librdmacm.so.1").is_file():
+        expected = [name for name in expected if not name.startswith("tests.test_rdmacm.")]
     assert lines[-1].endswith(f"all {len(expected)} outcomes are as expected")
 
 

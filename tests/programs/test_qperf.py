@@ -1,0 +1,98 @@
+"""Unmodified qperf of Debian: its RC tests, by the connection manager, between two processes.
+
+qperf without ``-cm1`` addresses its peer by LID, as in an InfiniBand subnet: that
+does not run on RoCE, here or elsewhere.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import socket
+import subprocess
+
+import pytest
+from tests import driver
+from tools import programs
+
+#: The server in the background, and the client, which waits for it.
+BOTH = """
+"$0" -lp "$1" & server=$!
+shift
+"$0" "$@"; code=$?
+kill $server
+exit $code
+"""
+
+
+def _qperf(**variables: str) -> tuple[str, dict[str, str]]:
+    """The path of qperf, and the environment to run it in."""
+    try:
+        path, libraries = programs.find("qperf", "qperf")
+    except programs.Unavailable as error:
+        pytest.skip(str(error))
+    return path, {**driver.environment(), **libraries, **variables}
+
+
+def _needs_librdmacm() -> None:
+    if not (driver.folder() / "librdmacm.so.1").is_file():
+        pytest.skip("the C driver was built without librdmacm (Debian: librdmacm-dev)")
+
+
+def _free_port() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+
+def _client(port: str, host: str, words: str) -> list[str]:
+    return ["-lp", port, "-ws", "30", *shlex.split(words.replace("HOST", host))]
+
+
+def _on_one_device(words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    path, environment = _qperf(**variables)
+    port = _free_port()
+    words_of_both = ["sh", "-c", BOTH, path, port, *_client(port, "127.0.0.1", words)]
+    return subprocess.run(
+        driver.softverbs_run(*words_of_both), env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True, timeout=100,
+    )  # fmt: skip
+
+
+def _figures(text: str) -> dict[str, str]:
+    """What each test measured."""
+    return dict(re.findall(r"^(\w+):\n +\w+ += +(\S.*)$", text, re.MULTILINE))
+
+
+def test_on_one_device() -> None:
+    """Messages, one way and to and fro, a poll of memory, and atomics whose results are looked at; a second each."""
+    _needs_librdmacm()
+    tests = ["rc_bw", "rc_lat", "rc_rdma_write_poll_lat", "ver_rc_compare_swap"]
+    done = _on_one_device(f"-t 1 -m 4096 HOST -cm1 {' '.join(tests)}")
+    assert done.returncode == 0, done.stdout
+    assert list(_figures(done.stdout)) == tests
+
+
+def test_on_two_devices() -> None:
+    _needs_librdmacm()
+    path, environment = _qperf()
+    pid, port = os.getpid(), _free_port()
+    address = f"127.{128 + (pid >> 16)}.{pid >> 8 & 255}.{pid & 255}"  # of nobody else
+    run = driver.softverbs_run()
+    server = [*run[:-1], "-a", address, "--", path, "-lp", port]
+    with subprocess.Popen(server, env=environment, stdin=subprocess.DEVNULL) as first:
+        try:
+            words = _client(port, address, "-t 1 -m 4096 HOST -cm1 rc_rdma_read_bw ver_rc_fetch_add quit")
+            text = driver.output([*run, path, *words], environment)
+            assert first.wait(30) == 0
+        finally:
+            first.kill()
+    assert set(_figures(text)) == {"rc_rdma_read_bw", "ver_rc_fetch_add"}
+
+
+def test_by_lid_it_is_told_why_not() -> None:
+    done = _on_one_device("-n 10 HOST rc_bw", SOFTVERBS_EXPLAIN="1")
+    assert done.returncode == 1, done.stdout
+    assert "RoCE addresses peers by GID" in done.stdout
+    assert "failed to modify QP to RTR" in done.stdout
