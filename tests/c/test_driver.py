@@ -88,11 +88,26 @@ def test_every_verb_fails_on_demand(tmp_path: Path) -> None:
     assert sorted(lines[:-1]) == sorted(wanted)
 
 
-def test_the_device_is_killed(tmp_path: Path) -> None:
+def _cm(folder: Path) -> str:
+    """The program for librdmacm; the test is skipped where there is none."""
+    include = driver.tool().found("rdma/rdma_cma.h")
+    if include is None or not (driver.folder() / "librdmacm.so.1").is_file():
+        pytest.skip("the headers of librdmacm are needed (Debian: librdmacm-dev)")
+    where = [] if include == Path("/usr/include") else [f"-I{include}"]
+    return _compile("cm", folder, *where, "-l:librdmacm.so.1")
+
+
+def test_connection_manager(tmp_path: Path) -> None:
+    lines = driver.output(driver.softverbs_run(_cm(tmp_path)), driver.environment()).splitlines()
+    assert lines == ["channels", "acknowledgements", "synchronous", "refusals", "forks", "done"]
+
+
+@pytest.mark.parametrize("name", ["driver", "cm"])
+def test_the_device_is_killed(tmp_path: Path, name: str) -> None:
     socket = tmp_path / "socket"
     environment = driver.environment()
     words = [sys.executable, "-m", "softverbs", "serve", "--socket", str(socket)]
-    program = [_compile("driver", tmp_path), "until-gone"]
+    program = [_cm(tmp_path) if name == "cm" else _compile(name, tmp_path), "until-gone"]
     with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True) as device:
         try:
             assert device.stdout is not None and device.stdout.readline()
