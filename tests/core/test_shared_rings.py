@@ -762,10 +762,10 @@ def test_the_link_is_asked_each_time_while_something_comes(monkeypatch: pytest.M
         asked = Asked(node, monkeypatch)
         assert node.port.serve(1, False) == 0 and not left.poll(), "it does not ask yet"
         assert node.port.serve(1, True) > 0 and left.poll() == [(0, SUCCESS)]
-        for _ in range(100):
-            sim.clock.now += 1000
+        for _ in range(110):
+            sim.clock.now += 10_000
             node.port.serve(1, False)
-        assert asked.count == 1 + 49 + 2, "each time for 50 us, and then each 20"
+        assert asked.count == 1 + 99 + 5, "each time for a millisecond, and then each 20 us"
 
 
 def test_a_server_looks_until_something_is_there(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,7 +83,7 @@ _JOINS = REQUEST | RESPONSE | SEND | WRITE | READ | FIRST | ONLY
 #: A server looks at the link at least so often, ns: ``serve``. While frames come, each time.
 LINK_NS = 20000
 #: How long after a frame more of them are expected, ns.
-HEARD_NS = 50000
+HEARD_NS = 1000000
 #: Beside a payload of full MTU, bytes: BTH, XRCETH, RETH, immediate data, ICRC.
 ROOM_FOR_HEADERS = 40
 
