@@ -1,7 +1,8 @@
 """Unmodified qperf of Debian: its RC tests, by the connection manager, between two processes.
 
 qperf without ``-cm1`` addresses its peer by LID, as in an InfiniBand subnet: that
-does not run on RoCE, here or elsewhere.
+does not run on RoCE, here or elsewhere. With it, version 0.4.11 has a race of its own: its server names its port before
+it listens, so that a quick client is rejected (repaired after that version). What met it is run again.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import re
 import shlex
 import socket
 import subprocess
+from collections.abc import Callable
 
 import pytest
 from tests import driver
@@ -47,7 +49,17 @@ def _free_port() -> str:
 
 
 def _client(port: str, host: str, words: str) -> list[str]:
-    return ["-lp", port, "-ws", "30", *shlex.split(words.replace("HOST", host))]
+    return ["-lp", port, "-ws", "30", "-to", "60", *shlex.split(words.replace("HOST", host))]
+
+
+def _again_if_rejected(run: Callable[[], subprocess.CompletedProcess[str]]) -> str:
+    """What a run prints, which has to succeed."""
+    for _ in range(4):
+        done = run()
+        if "Event rejected" not in done.stdout:
+            break
+    assert done.returncode == 0, done.stdout
+    return done.stdout
 
 
 def _on_one_device(words: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -69,25 +81,29 @@ def test_on_one_device() -> None:
     """Messages, one way and to and fro, a poll of memory, and atomics whose results are looked at; a second each."""
     _needs_librdmacm()
     tests = ["rc_bw", "rc_lat", "rc_rdma_write_poll_lat", "ver_rc_compare_swap"]
-    done = _on_one_device(f"-t 1 -m 4096 HOST -cm1 {' '.join(tests)}")
-    assert done.returncode == 0, done.stdout
-    assert list(_figures(done.stdout)) == tests
+    text = _again_if_rejected(lambda: _on_one_device(f"-t 1 -m 4096 HOST -cm1 {' '.join(tests)}"))
+    assert list(_figures(text)) == tests
 
 
-def test_on_two_devices() -> None:
-    _needs_librdmacm()
+def _on_two_devices(words: str) -> subprocess.CompletedProcess[str]:
     path, environment = _qperf()
     pid, port = os.getpid(), _free_port()
     address = f"127.{128 + (pid >> 16)}.{pid >> 8 & 255}.{pid & 255}"  # of nobody else
     run = driver.softverbs_run()
     server = [*run[:-1], "-a", address, "--", path, "-lp", port]
-    with subprocess.Popen(server, env=environment, stdin=subprocess.DEVNULL) as first:
+    with subprocess.Popen(server, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as first:
         try:
-            words = _client(port, address, "-t 1 -m 4096 HOST -cm1 rc_rdma_read_bw ver_rc_fetch_add quit")
-            text = driver.output([*run, path, *words], environment)
-            assert first.wait(30) == 0
+            return subprocess.run(
+                [*run, path, *_client(port, address, words)], env=environment, stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=100,
+            )  # fmt: skip
         finally:
-            first.kill()
+            first.terminate()
+
+
+def test_on_two_devices() -> None:
+    _needs_librdmacm()
+    text = _again_if_rejected(lambda: _on_two_devices("-t 1 -m 4096 HOST -cm1 rc_rdma_read_bw ver_rc_fetch_add"))
     assert set(_figures(text)) == {"rc_rdma_read_bw", "ver_rc_fetch_add"}
 
 
