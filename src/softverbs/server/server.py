@@ -152,6 +152,8 @@ class Server:
             if port.failure is not None:
                 port.take_shared()
                 port.publish_shared()
+                for session in self.sessions:
+                    session.say_gone()
                 self._deliver()
                 return 0
             try:

@@ -331,6 +331,11 @@ class Session:
         if self.control is not None:
             self.control.store32(CONTROL["CONTROL_AWAKE"], awake)
 
+    def say_gone(self) -> None:
+        """The device was removed: what the driver does by itself fails from now on."""
+        if self.control is not None:
+            self.control.store32(CONTROL["CONTROL_GONE"], 1)
+
     # -- the end
 
     def end(self, reason: str) -> None:
@@ -350,8 +355,7 @@ class Session:
                     self.forget(entry)
         self.backlog.clear()
         self.server.leave(self)
-        if self.control is not None:
-            self.control.store32(CONTROL["CONTROL_GONE"], 1)
+        self.say_gone()
         self.connection.close()
         if self.events is not None:
             self.events.close()
