@@ -12,14 +12,11 @@
 
 #define PATIENCE 3 /* seconds until a program that waits is told what for */
 
-/* Receives one record: 0, or the errno; EIO at the end. */
+/* Receives one record: 0, or the errno; EIO at the end. EINTR is the program's: a signal ends its waiting. */
 static int receive_record(int fd, void *record, size_t size)
 {
-	ssize_t received;
+	ssize_t received = recv(fd, record, size, 0);
 
-	do
-		received = recv(fd, record, size, 0);
-	while (received < 0 && errno == EINTR);
 	if (received < 0)
 		return errno;
 	return (size_t)received == size ? 0 : EIO;

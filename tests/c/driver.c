@@ -8,7 +8,9 @@
 
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdbool.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 
 #define THREADS 4
@@ -288,6 +290,28 @@ static void arming(struct pair *pair, struct ibv_comp_channel *channel)
 	CHECK(has_event(pair, channel), "in the new memory");
 }
 
+static void on_alarm(int number)
+{
+	(void)number;
+}
+
+/* qperf ends its tests so. */
+static void a_signal_ends_waiting(struct ibv_comp_channel *channel)
+{
+	struct itimerval soon = {.it_value.tv_usec = 20000, .it_interval.tv_usec = 20000};
+	struct itimerval never = {0};
+	struct sigaction action = {.sa_handler = on_alarm}; /* not SA_RESTART */
+	struct sigaction before;
+	struct ibv_cq *cq;
+	void *context;
+
+	sigaction(SIGALRM, &action, &before);
+	setitimer(ITIMER_REAL, &soon, NULL);
+	CHECK(ibv_get_cq_event(channel, &cq, &context) == -1 && errno == EINTR, "a signal ends the waiting");
+	setitimer(ITIMER_REAL, &never, NULL);
+	sigaction(SIGALRM, &before, NULL);
+}
+
 static void events(void)
 {
 	struct pair *pair = make_pair(ibv_create_comp_channel);
@@ -299,6 +323,7 @@ static void events(void)
 	fcntl(channel->fd, F_SETFL, O_NONBLOCK);
 	CHECK(ibv_get_cq_event(channel, &cq, &context) == -1 && errno == EAGAIN, "nothing is there yet");
 	fcntl(channel->fd, F_SETFL, 0);
+	a_signal_ends_waiting(channel);
 	CHECK(!ibv_req_notify_cq(pair->b.cq, 0), "req_notify");
 	CHECK(!receive(&pair->b, 8, 1) && !post(&pair->a, &pair->b, IBV_WR_SEND, 0, 8, 2), "posting");
 	CHECK(!ibv_get_cq_event(channel, &cq, &context) && cq == pair->b.cq, "the event of the receive");
