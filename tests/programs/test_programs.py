@@ -99,9 +99,7 @@ def test_xsrq_pingpong(served: Served) -> None:
 
 #: Those with -a and -D take longest, and more would show nothing about the uncompiled core.
 WHERE_COMPILED = [
-    "ib_send_bw -a",
     "ib_send_bw -c UD -a",
-    "ib_send_lat -c UC -a",
     "ib_write_bw -a -b",
     "ib_read_lat -c XRC -a",
     "ib_send_bw -c UC -D 2 -q 8",
