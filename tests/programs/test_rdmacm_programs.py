@@ -141,8 +141,7 @@ def test_many_connections() -> None:
 def test_perftest(words: str) -> None:
     name, *options = words.split()
     path, environment = _program(name, "verbs")
-    how = UDP if "UD" in options else TCP
-    _, client = _pair([path, *options], "-p PORT", f"-p PORT {HERE}", how, _free_port(), environment, False)
+    _, client = _pair([path, *options], "-p PORT", f"-p PORT {HERE}", TCP, _free_port(), environment, False)
     assert "#bytes" in client
 
 
