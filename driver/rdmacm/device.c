@@ -5,6 +5,18 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct ibv_context *home;
 static struct ibv_pd *home_pd;
 
+/* In a child of fork(2): a lock that another thread of the parent held is nobody's. */
+static void after_fork(void)
+{
+	pthread_mutex_init(&lock, NULL);
+	sv_cm_reset_ids_lock();
+}
+
+__attribute__((constructor)) static void watch_forks(void)
+{
+	pthread_atfork(NULL, NULL, after_fork);
+}
+
 /* Opens the first device, which is the only one. */
 static struct ibv_context *open_device(void)
 {

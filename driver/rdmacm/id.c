@@ -20,6 +20,11 @@ void sv_cm_unlock_ids(void)
 	pthread_mutex_unlock(&table_lock);
 }
 
+void sv_cm_reset_ids_lock(void)
+{
+	pthread_mutex_init(&table_lock, NULL);
+}
+
 struct sv_cm_id *sv_cm_find(struct sv_connection *connection, uint32_t handle)
 {
 	struct sv_cm_id *each = table[handle % BUCKETS];

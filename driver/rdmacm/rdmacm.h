@@ -95,6 +95,7 @@ struct ibv_pd *sv_cm_pd(void);
 /* Identifiers by handle. With the table's lock held an identifier does not go. */
 void sv_cm_lock_ids(void);
 void sv_cm_unlock_ids(void);
+void sv_cm_reset_ids_lock(void);
 struct sv_cm_id *sv_cm_find(struct sv_connection *connection, uint32_t handle);
 /* One of a channel that has a device and was not told of its end; NULL where there is none. */
 struct sv_cm_id *sv_cm_find_untold(struct rdma_event_channel *channel);
