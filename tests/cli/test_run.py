@@ -8,7 +8,8 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -99,11 +100,25 @@ def wait_for(what: Callable[[], object], seconds: float = 20) -> None:
     assert what()
 
 
+@contextmanager
+def heeded(number: signal.Signals) -> Iterator[None]:
+    """What is started meanwhile does not ignore a signal, as it would under nohup(1) or in a shell's background."""
+    ignored = signal.getsignal(number) is signal.SIG_IGN
+    if ignored:
+        signal.signal(number, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        if ignored:
+            signal.signal(number, signal.SIG_IGN)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1])
 def test_signals_are_passed_on(env: dict[str, str], tmp_path: Path, number: signal.Signals) -> None:
     ready = tmp_path / "ready"
     script = f"trap 'echo caught; exit 5' {number.name[3:]}; touch {ready}; while :; do sleep 0.05; done"
-    process = start("run", "sh", "-c", script, env=env)
+    with heeded(number):
+        process = start("run", "sh", "-c", script, env=env)
     wait_for(ready.exists)
     process.send_signal(number)
     ended = finish(process)
