@@ -99,8 +99,13 @@ static inline void sv_doorbell(struct sv_connection *connection)
 
 	atomic_thread_fence(memory_order_seq_cst);
 	if (!*(volatile uint32_t *)(connection->control + SV_CONTROL_AWAKE)) {
-		ssize_t written = write(connection->doorbell, &one, sizeof(one));
+		ssize_t written;
+		int cancelling;
+
+		pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancelling); /* a queue's lock is held */
+		written = write(connection->doorbell, &one, sizeof(one));
 		(void)written; /* a full counter wakes the device as well */
+		pthread_setcancelstate(cancelling, NULL);
 	}
 }
 

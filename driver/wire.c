@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -99,6 +100,7 @@ bool sv_is_lost(struct sv_connection *connection)
 {
 	struct pollfd look = {.fd = connection->socket, .events = POLLRDHUP};
 	struct timespec now;
+	int cancelling;
 	long ms;
 
 	if (atomic_load_explicit(&connection->dead, memory_order_relaxed))
@@ -110,8 +112,10 @@ bool sv_is_lost(struct sv_connection *connection)
 	if (ms - atomic_load_explicit(&connection->looked, memory_order_relaxed) < LOOK_EVERY)
 		return false;
 	atomic_store_explicit(&connection->looked, ms, memory_order_relaxed);
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancelling); /* posting and polling are no points of cancellation */
 	if (poll(&look, 1, 0) > 0 && look.revents & (POLLHUP | POLLRDHUP | POLLERR | POLLNVAL))
 		sv_lost(connection);
+	pthread_setcancelstate(cancelling, NULL);
 	return atomic_load(&connection->dead);
 }
 
@@ -200,6 +204,23 @@ static void close_fds(int *fds, int count)
 		close(fds[i]);
 }
 
+/* Holds places for descriptors that will come: 0, or the errno where the program can have no more, so that what is asked
+ * for is not made and then left behind.
+ */
+static int hold_places(int *fds, int count)
+{
+	for (int i = 0; i < count; i++) {
+		fds[i] = eventfd(0, EFD_CLOEXEC);
+		if (fds[i] < 0) {
+			int error = errno;
+
+			close_fds(fds, i);
+			return sv_refuse(error, "%d descriptors are needed, and cannot be had: %s", count, strerror(error));
+		}
+	}
+	return 0;
+}
+
 /* The errno of an answer. `response` is filled in where that is 0. */
 static int read_answer(const char *buffer, size_t received, uint64_t sequence, void *response, size_t response_size)
 {
@@ -228,14 +249,21 @@ int sv_call_fds(struct sv_connection *connection, enum sv_command command, const
 	char buffer[SV_MESSAGE_SIZE];
 	ssize_t received = 0;
 	int came = 0;
+	int cancelling;
 	int error;
 
 	if (connection->forked)
 		return sv_refuse(EIO, "what was opened before fork(2) is the parent's: open the device in this process");
 	if (atomic_load(&connection->dead))
 		return sv_refuse(EIO, "the device is gone");
+	error = hold_places(fds, count);
+	if (error)
+		return error;
+	/* A thread that is cancelled here would leave the lock behind, and an answer that is taken for another one. */
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancelling);
 	pthread_mutex_lock(&connection->lock);
 	error = send_request(connection, command, request, request_size, sent_fd);
+	close_fds(fds, count);
 	if (!error)
 		received = receive_answer(connection->socket, buffer, sizeof(buffer), fds, count, &came);
 	if (error || received <= 0)
@@ -243,6 +271,7 @@ int sv_call_fds(struct sv_connection *connection, enum sv_command command, const
 	else
 		error = read_answer(buffer, received, connection->sequence, response, response_size);
 	pthread_mutex_unlock(&connection->lock);
+	pthread_setcancelstate(cancelling, NULL);
 	if (error < 0) {
 		close_fds(fds, came);
 		sv_lost(connection);

@@ -57,11 +57,31 @@ static int wait_for_the_end(struct sv_connection *connection)
 	return EIO;
 }
 
-/* Takes the next event from the device: 0, or an errno. Waits, unless the descriptor is non-blocking. */
-static int take(struct sv_cm_channel *self, struct sv_cm_get_event_response *taken)
+/* Takes the next event, if there is one, from the device, and notes it with its owner, NULL where that is not known. With
+ * the lock of the identifiers held, so that who ends one takes no byte back that is of another's event: 0, or an errno.
+ */
+static int take_one(struct sv_cm_channel *self, struct sv_cm_get_event_response *taken, struct sv_cm_id **owner)
+{
+	struct sv_cm_get_event_request request = {.channel = self->handle};
+	char byte;
+	int error;
+
+	taken->found = 0;
+	if (recv(self->channel.fd, &byte, 1, MSG_DONTWAIT) <= 0)
+		return 0; /* another thread was first */
+	error = sv_call(self->connection, SV_CM_GET_EVENT, &request, sizeof(request), taken, sizeof(*taken));
+	if (error || !taken->found)
+		return error;
+	*owner = sv_cm_find(self->connection, taken->listener ? taken->listener : taken->id);
+	if (*owner)
+		(*owner)->reported++;
+	return 0;
+}
+
+/* Takes the next event: 0, or an errno. Waits, unless the descriptor is non-blocking. */
+static int take(struct sv_cm_channel *self, struct sv_cm_get_event_response *taken, struct sv_cm_id **owner)
 {
 	struct sv_connection *connection = self->connection;
-	struct sv_cm_get_event_request request = {.channel = self->handle};
 	int error;
 
 	do {
@@ -70,12 +90,14 @@ static int take(struct sv_cm_channel *self, struct sv_cm_get_event_response *tak
 
 		if (atomic_load(&connection->dead))
 			return EIO;
-		received = recv(self->channel.fd, &byte, 1, 0);
+		received = recv(self->channel.fd, &byte, 1, MSG_PEEK);
 		if (received < 0)
 			return errno;
 		if (!received)
 			return wait_for_the_end(connection);
-		error = sv_call(connection, SV_CM_GET_EVENT, &request, sizeof(request), taken, sizeof(*taken));
+		sv_cm_lock_ids();
+		error = take_one(self, taken, owner);
+		sv_cm_unlock_ids();
 	} while (!error && !taken->found);
 	return error;
 }
@@ -157,14 +179,17 @@ static void on_response(struct sv_cm_event *self, const struct sv_cm_get_event_r
 	sv_cm_fail_qp(owner);
 }
 
-static void on_join(struct sv_cm_event *self, const struct sv_cm_get_event_response *from)
+/* A group was joined. False where it was left again meanwhile. */
+static bool on_join(struct sv_cm_event *self, const struct sv_cm_get_event_response *from)
 {
-	struct sv_cm_group *group = (struct sv_cm_group *)(uintptr_t)from->cookie;
+	struct rdma_ud_param *ud = &self->event.param.ud;
+	int error;
 
 	fill_ud(self, from);
-	self->event.param.ud.private_data = NULL;
-	if (sv_cm_joined(self->owner, group, &self->event.param.ud.ah_attr.grh.dgid))
+	error = sv_cm_joined(self->owner, from->cookie, &ud->ah_attr.grh.dgid, &ud->private_data);
+	if (error > 0)
 		fail(self, RDMA_CM_EVENT_MULTICAST_ERROR);
+	return error >= 0;
 }
 
 /* Does what comes with an event. False where it is not to be told. */
@@ -201,8 +226,7 @@ static bool process(struct sv_cm_event *self, const struct sv_cm_get_event_respo
 		owner->removed = true;
 		return true;
 	case RDMA_CM_EVENT_MULTICAST_JOIN:
-		on_join(self, from);
-		return true;
+		return on_join(self, from);
 	default:
 		return true;
 	}
@@ -215,10 +239,14 @@ static int tell_removal(struct rdma_event_channel *channel, struct sv_cm_event *
 
 	sv_cm_lock_ids();
 	owner = sv_cm_find_untold(channel);
-	if (owner)
+	if (owner && owner->connection->forked)
+		owner = NULL;
+	if (owner) {
 		owner->removed = true;
+		owner->reported++;
+	}
 	sv_cm_unlock_ids();
-	if (!owner || owner->connection->forked)
+	if (!owner)
 		return sv_refuse(EIO, "rdma_get_cm_event: the device is gone");
 	self->owner = owner;
 	self->event.id = &owner->id;
@@ -230,24 +258,23 @@ static int tell_removal(struct rdma_event_channel *channel, struct sv_cm_event *
 static int next_event(struct rdma_event_channel *channel, struct sv_cm_event *self)
 {
 	struct sv_cm_get_event_response taken;
-	int error = take(sv_cm_channel(channel), &taken);
+	struct sv_cm_id *owner = NULL;
+	int error = take(sv_cm_channel(channel), &taken, &owner);
 
 	memset(self, 0, sizeof(*self));
 	if (error == EIO)
 		return tell_removal(channel, self);
 	if (error)
 		return error;
-	sv_cm_lock_ids();
-	self->owner = sv_cm_find(sv_cm_channel(channel)->connection, taken.listener ? taken.listener : taken.id);
-	sv_cm_unlock_ids();
-	if (!self->owner)
+	if (!owner)
 		return -1;
-	self->event.id = &self->owner->id;
+	self->owner = owner;
+	self->event.id = &owner->id;
 	self->event.event = taken.event;
 	self->event.status = taken.status;
 	if (process(self, &taken))
 		return 0;
-	sv_cm_acknowledge(self->owner);
+	sv_cm_acknowledge(owner);
 	return -1;
 }
 

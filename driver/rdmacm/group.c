@@ -1,6 +1,51 @@
 /* Multicast groups (rdma_join_multicast(3)). */
 #include "rdmacm.h"
 
+static _Atomic uint64_t last_cookie;
+
+/* The place in an identifier's list that points to a group, or to its end. With the lock held. */
+static struct sv_cm_group **place_of(struct sv_cm_id *self, uint64_t cookie)
+{
+	struct sv_cm_group **at = &self->groups;
+
+	while (*at && (*at)->cookie != cookie)
+		at = &(*at)->next;
+	return at;
+}
+
+/* The same of the first group of an address. */
+static struct sv_cm_group **first_at(struct sv_cm_id *self, const struct sockaddr *address)
+{
+	struct sv_cm_group **at = &self->groups;
+
+	while (*at && memcmp(&(*at)->address, address, sv_cm_length(address)))
+		at = &(*at)->next;
+	return at;
+}
+
+/* Enters a group. */
+static void enter(struct sv_cm_id *self, struct sv_cm_group *group)
+{
+	pthread_mutex_lock(&self->lock);
+	group->next = self->groups;
+	self->groups = group;
+	pthread_mutex_unlock(&self->lock);
+}
+
+/* Takes a group out, and forgets it, if it is still there. */
+static void forget(struct sv_cm_id *self, uint64_t cookie)
+{
+	struct sv_cm_group **at, *group;
+
+	pthread_mutex_lock(&self->lock);
+	at = place_of(self, cookie);
+	group = *at;
+	if (group)
+		*at = group->next;
+	pthread_mutex_unlock(&self->lock);
+	free(group);
+}
+
 static int join(struct rdma_cm_id *id, const struct sockaddr *address, bool send_only, void *context)
 {
 	struct sv_cm_id *self = sv_cm(id);
@@ -15,22 +60,13 @@ static int join(struct rdma_cm_id *id, const struct sockaddr *address, bool send
 	memcpy(&group->address, address, sv_cm_length(address));
 	group->send_only = send_only;
 	group->context = context;
-	request.cookie = (uintptr_t)group;
+	request.cookie = group->cookie = atomic_fetch_add(&last_cookie, 1) + 1;
 	sv_cm_from_sockaddr(&request.address, address);
-	pthread_mutex_lock(&self->lock);
-	group->next = self->groups;
-	self->groups = group;
-	pthread_mutex_unlock(&self->lock);
+	enter(self, group);
 	if (SV_CM_CALL(self, SV_CM_JOIN, request)) {
-		struct sv_cm_group **at = &self->groups;
 		int error = errno;
 
-		pthread_mutex_lock(&self->lock);
-		while (*at != group)
-			at = &(*at)->next;
-		*at = group->next;
-		pthread_mutex_unlock(&self->lock);
-		free(group);
+		forget(self, request.cookie);
 		return sv_cm_result(error);
 	}
 	return sv_cm_complete(self);
@@ -53,56 +89,53 @@ SV_EXPORT int rdma_join_multicast_ex(struct rdma_cm_id *id, struct rdma_cm_join_
 	return join(id, mc_join_attr->addr, mc_join_attr->join_flags == RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER, context);
 }
 
-/* A group of an identifier; `cookie` tells which, and may be that of one that was left. With the lock held. */
-static struct sv_cm_group *find(struct sv_cm_id *self, const struct sv_cm_group *cookie)
+int sv_cm_joined(struct sv_cm_id *self, uint64_t cookie, const union ibv_gid *gid, const void **context)
 {
-	struct sv_cm_group *each = self->groups;
-
-	while (each && each != cookie)
-		each = each->next;
-	return each;
-}
-
-int sv_cm_joined(struct sv_cm_id *self, struct sv_cm_group *group, const union ibv_gid *gid)
-{
-	int error = 0;
+	struct sv_cm_group *group;
+	int error = -1;
 
 	pthread_mutex_lock(&self->lock);
-	group = find(self, group);
+	group = *place_of(self, cookie);
 	if (group) {
+		error = 0;
 		group->gid = *gid;
+		*context = group->context;
 		if (self->id.qp && !group->send_only) {
 			error = ibv_attach_mcast(self->id.qp, gid, 0);
 			group->attached = !error;
 		}
 	}
 	pthread_mutex_unlock(&self->lock);
-	return sv_cm_result(error);
+	return error;
 }
 
 SV_EXPORT int rdma_leave_multicast(struct rdma_cm_id *id, struct sockaddr *addr)
 {
 	struct sv_cm_id *self = sv_cm(id);
 	struct sv_cm_leave_request request = {.id = self->handle};
-	socklen_t length = sv_cm_length(addr);
 	struct sv_cm_group **at, *group;
+	bool more; /* joined more than once, which the device does not count */
 
-	if (!length)
+	if (!sv_cm_length(addr))
 		return sv_cm_result(sv_refuse(EINVAL, "rdma_leave_multicast: an address of IPv4 or IPv6 is needed"));
 	pthread_mutex_lock(&self->lock);
-	for (at = &self->groups; *at && memcmp(&(*at)->address, addr, length); at = &(*at)->next)
-		;
+	at = first_at(self, addr);
 	group = *at;
 	if (group)
 		*at = group->next;
+	more = *first_at(self, addr);
 	pthread_mutex_unlock(&self->lock);
 	if (!group)
 		return sv_cm_result(sv_refuse(EADDRNOTAVAIL, "rdma_leave_multicast: the group was not joined"));
-	if (group->attached && id->qp)
+	sv_cm_from_sockaddr(&request.address, addr);
+	if (!more && SV_CM_CALL(self, SV_CM_LEAVE, request)) {
+		enter(self, group);
+		return -1;
+	}
+	if (!more && group->attached && id->qp)
 		ibv_detach_mcast(id->qp, &group->gid, 0);
 	free(group);
-	sv_cm_from_sockaddr(&request.address, addr);
-	return SV_CM_CALL(self, SV_CM_LEAVE, request);
+	return 0;
 }
 
 void sv_cm_forget_groups(struct sv_cm_id *self)

@@ -7,17 +7,25 @@
 
 static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct sv_cm_id *table[BUCKETS];
+static int cancelling; /* whether the thread that holds the lock could be cancelled before */
 
 /* -- the table */
 
 void sv_cm_lock_ids(void)
 {
+	int before;
+
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
 	pthread_mutex_lock(&table_lock);
+	cancelling = before;
 }
 
 void sv_cm_unlock_ids(void)
 {
+	int before = cancelling;
+
 	pthread_mutex_unlock(&table_lock);
+	pthread_setcancelstate(before, NULL);
 }
 
 void sv_cm_reset_ids_lock(void)
@@ -52,16 +60,15 @@ static void enter(struct sv_cm_id *self, uint32_t handle)
 	sv_cm_unlock_ids();
 }
 
+/* With the lock held. */
 static void leave(struct sv_cm_id *self)
 {
 	struct sv_cm_id **at = &table[self->handle % BUCKETS];
 
-	sv_cm_lock_ids();
 	while (*at && *at != self)
 		at = &(*at)->next;
 	if (*at)
 		*at = self->next;
-	sv_cm_unlock_ids();
 }
 
 /* -- making and ending */
@@ -161,8 +168,11 @@ void sv_cm_acknowledge(struct sv_cm_id *self)
 	pthread_mutex_unlock(&self->lock);
 }
 
+/* Waits until as many events as were taken are acknowledged. In a child of fork(2) they are the parent's. */
 static void wait_acknowledged(struct sv_cm_id *self, uint32_t reported)
 {
+	if (self->connection->forked)
+		return;
 	pthread_mutex_lock(&self->lock);
 	while ((int32_t)(reported - self->completed) > 0)
 		pthread_cond_wait(&self->acknowledged, &self->lock);
@@ -198,14 +208,21 @@ SV_EXPORT int rdma_destroy_id(struct rdma_cm_id *id)
 	struct sv_cm_id *self = sv_cm(id);
 	struct sv_cm_destroy_id_request request = {.id = self->handle};
 	struct sv_cm_destroy_id_response response = {0};
+	uint32_t reported = 0;
+	int error;
 
-	if (sv_cm_call(self->connection, SV_CM_DESTROY_ID, &request, sizeof(request), &response, sizeof(response)) &&
-	    errno != EIO)
-		return -1;
-	sv_cm_take_back(id->channel, response.dropped);
+	sv_cm_lock_ids();
+	error = sv_call(self->connection, SV_CM_DESTROY_ID, &request, sizeof(request), &response, sizeof(response));
+	if (!error || error == EIO) {
+		sv_cm_take_back(id->channel, response.dropped);
+		leave(self);
+		reported = self->reported;
+	}
+	sv_cm_unlock_ids();
+	if (error && error != EIO)
+		return sv_cm_result(error);
 	drop_event(self);
-	wait_acknowledged(self, response.events_reported);
-	leave(self);
+	wait_acknowledged(self, reported);
 	discard(self);
 	return 0;
 }
@@ -350,6 +367,8 @@ SV_EXPORT int rdma_migrate_id(struct rdma_cm_id *id, struct rdma_event_channel *
 	struct rdma_event_channel *before = id->channel;
 	bool was_sync = self->sync;
 	bool sync = !channel;
+	uint32_t reported;
+	int error;
 
 	if (was_sync && sync)
 		return sv_cm_result(sv_refuse(EINVAL, "rdma_migrate_id: the identifier is synchronous already"));
@@ -358,21 +377,25 @@ SV_EXPORT int rdma_migrate_id(struct rdma_cm_id *id, struct rdma_event_channel *
 	if (!channel)
 		return -1;
 	request.channel = sv_cm_channel(channel)->handle;
-	if (sv_cm_call(self->connection, SV_CM_MIGRATE_ID, &request, sizeof(request), &response, sizeof(response))) {
-		int error = errno;
-
+	sv_cm_lock_ids();
+	error = sv_call(self->connection, SV_CM_MIGRATE_ID, &request, sizeof(request), &response, sizeof(response));
+	if (!error) {
+		sv_cm_take_back(before, response.moved);
+		self->sync = sync;
+		id->channel = channel;
+	}
+	reported = self->reported;
+	sv_cm_unlock_ids();
+	if (error) {
 		if (sync)
 			rdma_destroy_event_channel(channel);
 		return sv_cm_result(error);
 	}
-	sv_cm_take_back(before, response.moved);
-	if (was_sync)
+	if (was_sync) {
 		drop_event(self);
-	self->sync = sync;
-	id->channel = channel;
-	if (was_sync)
 		rdma_destroy_event_channel(before);
-	wait_acknowledged(self, response.events_reported);
+	}
+	wait_acknowledged(self, reported);
 	return 0;
 }
 

@@ -20,9 +20,10 @@ struct sv_cm_channel {
 	uint32_t handle;
 };
 
-/* A multicast group that an identifier has joined; the cookie of its event is its address. */
+/* A multicast group that an identifier has joined. */
 struct sv_cm_group {
 	struct sv_cm_group *next;
+	uint64_t cookie; /* of its event; never used again */
 	struct sockaddr_storage address;
 	union ibv_gid gid;
 	bool attached;
@@ -40,6 +41,7 @@ struct sv_cm_id {
 	bool removed;	/* DEVICE_REMOVAL was told */
 	pthread_mutex_t lock;
 	pthread_cond_t acknowledged;
+	uint32_t reported;  /* events that were taken; with the lock of the table */
 	uint32_t completed; /* events that were acknowledged */
 	struct sv_cm_group *groups;
 	struct ibv_qp_init_attr *init; /* of the queue pairs of requests (rdma_create_ep(3)) */
@@ -92,7 +94,9 @@ struct ibv_pd *sv_cm_pd(void);
 
 /* -- id.c */
 
-/* Identifiers by handle. With the table's lock held an identifier does not go. */
+/* Identifiers by handle. With the table's lock held an identifier does not go, and no event is taken. The thread that
+ * holds it cannot be cancelled (pthread_cancel(3)).
+ */
 void sv_cm_lock_ids(void);
 void sv_cm_unlock_ids(void);
 void sv_cm_reset_ids_lock(void);
@@ -124,8 +128,10 @@ int sv_cm_fail_qp(struct sv_cm_id *self);
 
 /* -- group.c */
 
-/* A group was joined: attaches the queue pair; what rdma_cm_event.status says. */
-int sv_cm_joined(struct sv_cm_id *self, struct sv_cm_group *group, const union ibv_gid *gid);
+/* A group was joined: attaches the queue pair. 0, an errno, or -1 where the group was left meanwhile.
+ * `context`: what the program gave to rdma_join_multicast(3).
+ */
+int sv_cm_joined(struct sv_cm_id *self, uint64_t cookie, const union ibv_gid *gid, const void **context);
 void sv_cm_forget_groups(struct sv_cm_id *self);
 
 #endif

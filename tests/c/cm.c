@@ -1,4 +1,4 @@
-/* What librdmacm itself has to do right, whatever the device is: channels, acknowledgements, refusals, forks, ends.
+/* What librdmacm itself has to do right, whatever the device is: channels, threads, groups, refusals, forks, ends.
  *
  * One line for each part; the last is "done". With the argument "until-gone" it waits until the device is gone, and looks
  * that each identifier is told, once, and that nothing hangs.
@@ -25,7 +25,7 @@
 
 static struct sockaddr *at(const char *ip, int port)
 {
-	static struct sockaddr_in address;
+	static __thread struct sockaddr_in address;
 
 	memset(&address, 0, sizeof(address));
 	address.sin_family = AF_INET;
@@ -92,25 +92,108 @@ static void *acknowledge_late(void *event)
 	return NULL;
 }
 
-static void acknowledgements(void)
+/* Ends an identifier whose event another thread acknowledges later. */
+static void end_while_acknowledged(struct rdma_cm_id *id, struct rdma_cm_event *event)
 {
-	struct rdma_event_channel *channel = rdma_create_event_channel();
 	struct timespec before, after;
-	struct rdma_cm_id *id;
 	pthread_t thread;
 	double took;
 
-	CHECK(!rdma_create_id(channel, &id, NULL, RDMA_PS_UDP) && id->qp_type == IBV_QPT_UD, "an identifier");
-	CHECK(!rdma_resolve_addr(id, NULL, at("127.0.0.1", PORT), 1000), "an address is looked for");
-	CHECK(!pthread_create(&thread, NULL, acknowledge_late, next(channel, RDMA_CM_EVENT_ADDR_RESOLVED)), "a thread");
 	clock_gettime(CLOCK_MONOTONIC, &before);
+	CHECK(!pthread_create(&thread, NULL, acknowledge_late, event), "a thread");
 	CHECK(!rdma_destroy_id(id), "the identifier ends");
 	clock_gettime(CLOCK_MONOTONIC, &after);
 	took = (after.tv_sec - before.tv_sec) + (after.tv_nsec - before.tv_nsec) / 1e9;
-	CHECK(took > 0.02, "not before its event was acknowledged: %f s", took);
+	CHECK(took > 0.045, "not before its event was acknowledged: %f s", took);
 	pthread_join(thread, NULL);
+}
+
+static void acknowledgements(void)
+{
+	struct rdma_event_channel *channel = rdma_create_event_channel();
+	struct rdma_cm_id *id;
+
+	CHECK(!rdma_create_id(channel, &id, NULL, RDMA_PS_UDP) && id->qp_type == IBV_QPT_UD, "an identifier");
+	CHECK(!rdma_resolve_addr(id, NULL, at("127.0.0.1", PORT), 1000), "an address is looked for");
+	end_while_acknowledged(id, next(channel, RDMA_CM_EVENT_ADDR_RESOLVED));
 	rdma_destroy_event_channel(channel);
 	puts("acknowledgements");
+}
+
+/* -- identifiers that end while events of others come */
+
+static void *take_events(void *channel)
+{
+	struct rdma_cm_event *event;
+	bool last;
+
+	do {
+		CHECK(!rdma_get_cm_event(channel, &event), "there is an event");
+		last = event->id->context == channel;
+		rdma_ack_cm_event(event);
+	} while (!last);
+	return NULL;
+}
+
+static void *ask_for_address(void *id)
+{
+	CHECK(!rdma_resolve_addr(id, NULL, at("127.0.0.1", PORT), 1000), "an address is looked for");
+	return NULL;
+}
+
+static void threads(void)
+{
+	struct rdma_event_channel *channel = rdma_create_event_channel();
+
+	for (int i = 0; i < 100; i++) {
+		struct rdma_cm_id *first, *last;
+		pthread_t taker, other;
+
+		CHECK(!rdma_create_id(channel, &first, NULL, RDMA_PS_TCP), "an identifier");
+		CHECK(!rdma_create_id(channel, &last, channel, RDMA_PS_TCP), "and another");
+		CHECK(!pthread_create(&taker, NULL, take_events, channel), "a thread");
+		ask_for_address(first);
+		CHECK(!pthread_create(&other, NULL, ask_for_address, last), "a thread");
+		CHECK(!rdma_destroy_id(first), "one ends");
+		pthread_join(other, NULL);
+		pthread_join(taker, NULL); /* the event of the other was told */
+		CHECK(!rdma_destroy_id(last), "the other ends");
+	}
+	rdma_destroy_event_channel(channel);
+	puts("threads");
+}
+
+/* -- multicast groups */
+
+static void groups(void)
+{
+	struct rdma_event_channel *channel = rdma_create_event_channel();
+	struct rdma_cm_event *event;
+	struct rdma_cm_id *id;
+
+	CHECK(!fcntl(channel->fd, F_SETFL, O_NONBLOCK), "a channel need not block");
+	CHECK(!rdma_create_id(channel, &id, NULL, RDMA_PS_UDP), "an identifier");
+	REFUSED(rdma_join_multicast(id, at("239.1.1.1", 0), NULL), EINVAL);
+	CHECK(!rdma_resolve_addr(id, NULL, at("239.1.1.1", 0), 1000), "a group is looked for");
+	rdma_ack_cm_event(next(channel, RDMA_CM_EVENT_ADDR_RESOLVED));
+	REFUSED(rdma_join_multicast(id, at("127.0.0.1", 0), NULL), EINVAL);
+	CHECK(!rdma_join_multicast(id, at("239.1.1.1", 0), &event), "it is joined");
+	event = next(channel, RDMA_CM_EVENT_MULTICAST_JOIN);
+	CHECK(event->param.ud.private_data == &event && !event->param.ud.private_data_len, "with the program's word");
+	CHECK(event->param.ud.ah_attr.grh.dgid.raw[12] == 239, "the event tells the group");
+	rdma_ack_cm_event(event);
+	CHECK(!rdma_leave_multicast(id, at("239.1.1.1", 0)), "it is left");
+	CHECK(!rdma_join_multicast(id, at("239.1.1.1", 0), &id), "it is joined again");
+	CHECK(!rdma_leave_multicast(id, at("239.1.1.1", 0)), "and left before that is told");
+	REFUSED(rdma_get_cm_event(channel, &event), EAGAIN);
+	CHECK(!rdma_join_multicast(id, at("239.1.1.1", 0), &id), "it is joined");
+	CHECK(!rdma_join_multicast(id, at("239.1.1.1", 0), &id), "twice");
+	CHECK(!rdma_leave_multicast(id, at("239.1.1.1", 0)), "it is left");
+	CHECK(!rdma_leave_multicast(id, at("239.1.1.1", 0)), "twice");
+	REFUSED(rdma_leave_multicast(id, at("239.1.1.1", 0)), EADDRNOTAVAIL);
+	CHECK(!rdma_destroy_id(id), "the identifier ends");
+	rdma_destroy_event_channel(channel);
+	puts("groups");
 }
 
 /* -- a connection of synchronous identifiers */
@@ -289,8 +372,8 @@ static void until_gone(void)
 	CHECK(event->id == bound, "of the one that was bound");
 	REFUSED(rdma_get_cm_event(channel, &more), EIO);
 	REFUSED(rdma_listen(bound, 1), EIO);
-	rdma_ack_cm_event(event);
-	CHECK(!rdma_destroy_id(bound) && !rdma_destroy_id(unbound), "what is left can be tidied up");
+	end_while_acknowledged(bound, event);
+	CHECK(!rdma_destroy_id(unbound), "what is left can be tidied up");
 	rdma_destroy_event_channel(channel);
 	puts("gone");
 }
@@ -304,6 +387,8 @@ int main(int count, char **words)
 	}
 	channels();
 	acknowledgements();
+	threads();
+	groups();
 	synchronous();
 	refusals();
 	forks();

@@ -1,4 +1,5 @@
-/* What the driver itself has to do right, whatever the device is: refusals when posting, threads, forks, channels.
+/* What the driver itself has to do right, whatever the device is: refusals when posting, threads, descriptors, forks,
+ * channels.
  *
  * One line for each part; the last is "done". With the argument "until-gone" it waits, with traffic, until the device
  * is gone, and looks that every call then gives an error.
@@ -10,6 +11,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
+#include <sys/resource.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 
@@ -145,6 +147,64 @@ static void threads(void)
 	free(seen);
 	close_pair(pair);
 	puts("threads");
+}
+
+/* -- threads that are cancelled */
+
+static void *ask(void *context)
+{
+	struct ibv_device_attr attr;
+
+	for (;;) {
+		CHECK(!ibv_query_device(context, &attr), "a command of a thread");
+		pthread_testcancel();
+	}
+	return NULL;
+}
+
+static void cancelled(void)
+{
+	struct ibv_context *context = open_first();
+	struct ibv_device_attr attr;
+	pthread_t thread;
+
+	alarm(20);
+	for (int i = 0; i < 20; i++) {
+		CHECK(!pthread_create(&thread, NULL, ask, context), "a thread");
+		usleep(1000);
+		pthread_cancel(thread);
+		CHECK(!ibv_query_device(context, &attr), "others may go on");
+		CHECK(!pthread_join(thread, NULL), "it has ended");
+	}
+	alarm(0);
+	CHECK(!ibv_close_device(context), "closing");
+	puts("cancelled");
+}
+
+/* -- a program that can have no more descriptors */
+
+static void few_descriptors(void)
+{
+	struct pair *pair = make_pair(NULL);
+	struct ibv_qp_init_attr init = {
+		.send_cq = pair->a.cq, .recv_cq = pair->a.cq, .cap = {1, 1, 1, 1}, .qp_type = IBV_QPT_RC};
+	int next = dup(0), cqe = pair->a.cq->cqe;
+	struct rlimit before, none;
+
+	connect_pair(pair);
+	CHECK(!getrlimit(RLIMIT_NOFILE, &before) && next >= 0, "how many there may be");
+	close(next);
+	none = (struct rlimit){next, before.rlim_max};
+	CHECK(!setrlimit(RLIMIT_NOFILE, &none), "no more");
+	CHECK(!ibv_create_qp(pair->pd, &init) && errno == EMFILE, "no QP");
+	CHECK(!ibv_create_cq(pair->context, 10, NULL, NULL, 0) && errno == EMFILE, "no CQ");
+	CHECK(!ibv_create_comp_channel(pair->context) && errno == EMFILE, "no channel");
+	CHECK(ibv_resize_cq(pair->a.cq, 10 * cqe) == EMFILE && pair->a.cq->cqe == cqe, "the CQ stays as it is");
+	CHECK(!post(&pair->a, &pair->b, IBV_WR_RDMA_WRITE, IBV_SEND_SIGNALED, 8, 1) && take(&pair->a).wr_id == 1,
+	      "and is of use");
+	CHECK(!setrlimit(RLIMIT_NOFILE, &before), "as before");
+	close_pair(pair); /* the domain can go: nothing was left behind in the device */
+	puts("few descriptors");
 }
 
 /* -- fork */
@@ -377,6 +437,8 @@ int main(int count, char **arguments)
 	refusals();
 	building();
 	threads();
+	cancelled();
+	few_descriptors();
 	forks();
 	events();
 	puts("done");

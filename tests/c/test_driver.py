@@ -43,7 +43,7 @@ def test_abi_header_is_up_to_date() -> None:
 def test_driver_itself(tmp_path: Path) -> None:
     words = driver.softverbs_run(_compile("driver", tmp_path))
     lines = driver.output(words, driver.environment()).splitlines()
-    assert lines == ["refusals", "building", "threads", "forks", "events", "done"]
+    assert lines == ["refusals", "building", "threads", "cancelled", "few descriptors", "forks", "events", "done"]
 
 
 def test_counters(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def _cm(folder: Path) -> str:
 
 def test_connection_manager(tmp_path: Path) -> None:
     lines = driver.output(driver.softverbs_run(_cm(tmp_path)), driver.environment()).splitlines()
-    assert lines == ["channels", "acknowledgements", "synchronous", "refusals", "forks", "done"]
+    assert lines == ["channels", "acknowledgements", "threads", "groups", "synchronous", "refusals", "forks", "done"]
 
 
 @pytest.mark.parametrize("name", ["driver", "cm"])
