@@ -294,6 +294,35 @@ def test_other_transports(kind: int) -> None:
         assert srq.head(RECEIVE) == 1
 
 
+@pytest.mark.parametrize("kind", [QPT_RC, QPT_UC, QPT_UD])
+def test_a_receive_that_was_posted_when_its_message_left(kind: int) -> None:
+    """The device has looked at the receiver's queue before, and not since: the message finds the receive all the same."""
+    with Pair(kind=kind, cap=CAP) as pair:
+        a, b = pair.a, pair.b
+        left, right = Side(a), Side(b)
+        grh = 40 if kind == QPT_UD else 0
+        a.put(0, DATA)
+        to = {"destination": b.qp.qp_num, "rkey": PATH["qkey"], "ah": a.handle().core.handle} if grh else {}
+        for number in range(3):
+            turn(a.node, b.node)
+            right.receive([(b.memory.iova, 200 + grh, b.memory.key)], number)
+            left.send(WR_SEND, left.sg(0, 200), wr_id=number, **to)
+            a.node.port.take_shared()
+            a.node.sim.settle()
+            a.node.port.publish_shared()
+            b.node.port.publish_shared()
+            assert left.poll() == [(number, SUCCESS)] and right.poll() == [(number, SUCCESS)]
+        assert b.node.port.no_receive == 0 and a.qp.requester.retransmissions == 0
+        right.work.store(VALUES["QP_RQ_TAIL"], 99)  # nonsense is not taken, and told at the next look
+        left.send(WR_SEND, left.sg(0, 200), wr_id=9, **to)
+        a.node.port.take_shared()
+        a.node.port.progress(a.node.sim.clock.now)
+        b.node.port.progress(b.node.sim.clock.now)
+        assert not offences(b.node) and not right.poll()
+        b.node.port.take_shared()
+        assert [element for element, _ in offences(b.node)] == [b.qp]
+
+
 # -- states
 
 

@@ -619,6 +619,8 @@ class Port(Host):
         if index >= FIRST_QP:
             self.free_qps.append(index)
         self.live.remove(qp)
+        if self.placing is qp:
+            self.placing = None
         self.leave("queue pair")
 
     def path_to(self, vector: AddressVector) -> Path:

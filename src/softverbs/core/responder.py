@@ -536,7 +536,7 @@ class Responder(Answers):
         """
         if self.receive == 0:
             ring: Ring = self.receives.ring
-            if ring.head == ring.tail:
+            if ring.head == ring.tail and not self.receives.refill():
                 return 0
             slot = ring.slot(ring.head)
             if self.receives.shared:

@@ -41,6 +41,8 @@ cdef class ReceiveQueue(WorkQueue):
     cdef void skip(self, uint64_t count) noexcept
     @cython.locals(ring=Ring, slot=uintptr_t, source=uintptr_t, elements=uint32_t)
     cdef bint take(self, int64_t count) except -1
+    @cython.locals(waiting=int64_t)
+    cdef bint refill(self) except -1
 
 cdef class XrcDomain:
     cdef readonly Host port
