@@ -296,7 +296,7 @@ def test_other_transports(kind: int) -> None:
 
 @pytest.mark.parametrize("kind", [QPT_RC, QPT_UC, QPT_UD])
 def test_a_receive_that_was_posted_when_its_message_left(kind: int) -> None:
-    """The device has looked at the receiver's queue before, and not since: the message finds the receive all the same."""
+    """The device has looked at the receiver's queue before, and not since: the message finds it all the same."""
     with Pair(kind=kind, cap=CAP) as pair:
         a, b = pair.a, pair.b
         left, right = Side(a), Side(b)

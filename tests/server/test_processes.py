@@ -98,6 +98,22 @@ def used() -> tuple[int, int]:
         return len(os.listdir("/proc/self/fd")), sum("memfd:softverbs" in row for row in rows)
 
 
+def test_nothing_is_left_of_one_whose_memory_was_written(served: Served) -> None:
+    left = Side(served.path, size=65536)
+    left.client.gid()
+    objects, before = served.objects(), used()
+    right = Side(served.path, size=65536)
+    left.connect(right)
+    right.connect(left)
+    left.qp.post_send(1, left.buffer.element(), opcode=WRITE, remote=right.buffer.address, rkey=right.buffer.rkey)
+    assert left.cq.wait()["status"] == 0
+    right.client.close()
+    del right
+    served.wait_for_objects(objects)
+    left.client.gid()  # so the server is through with it
+    assert used() == before
+
+
 def test_nothing_is_left_of_many_that_were_killed(served: Served) -> None:
     Client(served.path).close()
     served.wait_for_objects({})
