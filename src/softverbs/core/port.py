@@ -527,6 +527,7 @@ class Port(Host):
         self.now = self.clock()
         if self.plan is not None:
             self.plan.run(self.now)
+            self.publish_shared()  # completions that it has kept back until now
         if self.first_ready is not None or self.flushed < self.egress.bursts or self.overrun:
             work += self._pump()
             self.publish_shared()
@@ -619,6 +620,8 @@ class Port(Host):
         if index >= FIRST_QP:
             self.free_qps.append(index)
         self.live.remove(qp)
+        if self.placing is qp:
+            self.placing = None
         self.leave("queue pair")
 
     def path_to(self, vector: AddressVector) -> Path:
