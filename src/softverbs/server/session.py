@@ -96,8 +96,9 @@ class Session:
         #: Descriptors that came with the request, and those that go with the response.
         self.received: list[int] = []
         self.passing: list[int] = []
-        #: Event records that the program has no room for yet.
-        self.backlog: deque[tuple[socket.socket, bytes]] = deque()
+        #: Event records that there is no room for yet, by the socket that they wait for: one that a program never reads
+        #: keeps back nothing of the others.
+        self.backlog: dict[socket.socket, deque[bytes]] = {}
 
     # -- objects
 
@@ -302,17 +303,21 @@ class Session:
         """Sends an event record, or keeps it until there is room for it."""
         if where is None or self.ended:
             return
-        if self.backlog:
-            self.backlog.append((where, record))
-            if len(self.backlog) > MOST_RECORDS:
-                self.end(f"{MOST_RECORDS} events wait for it")
-        elif not _sent(where, record):
-            self.backlog.append((where, record))
+        if where not in self.backlog:
+            if _sent(where, record):
+                return
+            self.backlog[where] = deque()
+        self.backlog[where].append(record)
+        if sum(map(len, self.backlog.values())) > MOST_RECORDS:
+            self.end(f"{MOST_RECORDS} events wait for it")
 
     def retry_records(self) -> None:
         """Sends what had to wait."""
-        while self.backlog and _sent(*self.backlog[0]):
-            self.backlog.popleft()
+        for where, records in list(self.backlog.items()):
+            while records and _sent(where, records[0]):
+                records.popleft()
+            if not records:
+                del self.backlog[where]
 
     def report(self, event: int, entry: Entry | None) -> None:
         """Sends an asynchronous event.
