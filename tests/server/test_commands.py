@@ -3,7 +3,9 @@
 import errno
 import os
 import select
+import socket
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,7 @@ from tests.server.conftest import Served
 from softverbs.device import Device
 from softverbs.server import abi
 from softverbs.server.server import LONGEST_SLEEP_MS, Server
+from softverbs.server.session import RETRIES
 
 PAGE = 4096
 
@@ -421,6 +424,39 @@ def test_events_that_nobody_reads_keep_back_no_others(served: Served, client: Cl
     assert channel.next() == cq.handle
     found = [side.client.next_event() for _ in range(600)]
     assert {(event["event"], event["handle"]) for event in found} == {(15, srq)}
+
+
+def test_every_socket_gets_its_turn(served: Served, client: Client) -> None:
+    """Of many that have no room, some are tried at a time, so that each look costs little."""
+    with served.device.lock:
+        session = served.server.sessions[0]
+        pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(3 * RETRIES)]
+        for ours, _ in pairs:
+            ours.setblocking(False)
+            ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+            count = 0
+            while ours not in session.backlog:
+                session.send_record(ours, count.to_bytes(8, "little"))
+                count += 1
+            session.send_record(ours, count.to_bytes(8, "little"))
+        for _, theirs in pairs:
+            theirs.settimeout(0)
+            assert theirs.recv(8) == bytes(8)
+        for left in (2, 1, 0):
+            session.retry_records()
+            assert sum(len(records) == 2 for records in session.backlog.values()) == left * RETRIES
+        found: list[list[int]] = [[] for _ in pairs]
+        for _ in range(3 * 3):
+            for numbers, (_, theirs) in zip(found, pairs, strict=True):
+                with suppress(BlockingIOError):
+                    while True:
+                        numbers.append(int.from_bytes(theirs.recv(8), "little"))
+            session.retry_records()
+        assert not session.backlog
+        assert all(numbers == list(range(1, count + 1)) for numbers in found), "in order, and all"
+        for both in pairs:
+            for one in both:
+                one.close()
 
 
 @pytest.mark.parametrize("others", [0, 1], ids=["socket", "doorbell"])

@@ -201,7 +201,8 @@ class Server:
                 self._deliver()
         for session in self.sessions:
             if session.backlog:
-                session.retry_records()
+                with self.device.lock:
+                    session.retry_records()
         return len(ready)
 
     def _nap(self) -> None:

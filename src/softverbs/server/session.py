@@ -5,6 +5,7 @@ handles find its own objects only.
 """
 
 import errno
+import itertools
 import logging
 import os
 import socket
@@ -31,6 +32,8 @@ logger = logging.getLogger("softverbs.server")
 MOST_MEMORY = 2**32
 #: Most event records that wait for a program that does not read them.
 MOST_RECORDS = 16384
+#: Sockets with such records that are tried at once.
+RETRIES = 8
 #: The order in which the objects of a program that is gone are closed: users before what they use.
 CLOSING_ORDER = (
     "CM id", "CM channel",
@@ -312,12 +315,13 @@ class Session:
             self.end(f"{MOST_RECORDS} events wait for it")
 
     def retry_records(self) -> None:
-        """Sends what had to wait."""
-        for where, records in list(self.backlog.items()):
+        """Sends what had to wait: that of a few sockets, since each that has no room yet costs a system call."""
+        for where in list(itertools.islice(self.backlog, RETRIES)):
+            records = self.backlog.pop(where)
             while records and _sent(where, records[0]):
                 records.popleft()
-            if not records:
-                del self.backlog[where]
+            if records:
+                self.backlog[where] = records  # as the last
 
     def report(self, event: int, entry: Entry | None) -> None:
         """Sends an asynchronous event.
