@@ -34,7 +34,7 @@ from tests.server.client import (
 from tests.server.conftest import Served
 
 from softverbs.device import Device
-from softverbs.server import abi
+from softverbs.server import abi, session
 from softverbs.server.server import LONGEST_SLEEP_MS, Server
 from softverbs.server.session import RETRIES
 
@@ -426,37 +426,63 @@ def test_events_that_nobody_reads_keep_back_no_others(served: Served, client: Cl
     assert {(event["event"], event["handle"]) for event in found} == {(15, srq)}
 
 
+def test_events_of_objects_that_are_gone_end_nobody(
+    served: Served, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program may live long and never read any; those of objects that it has still are kept."""
+    monkeypatch.setattr(session, "MOST_RECORDS", 20)
+    pd = client.pd()
+    kept = client.call("CREATE_SRQ", pd=pd, max_wr=4, max_sge=1)["handle"]
+    for number in range(600):
+        srq = client.call("CREATE_SRQ", pd=pd, max_wr=4, max_sge=1)["handle"]
+        client.call("MODIFY_SRQ", handle=srq, attr_mask=2, srq_limit=1)
+        with served.device.lock:
+            pass  # the event is sent now, if it can be
+        client.call("DESTROY_SRQ", handle=srq)
+        if number % 50 == 0:
+            client.call("MODIFY_SRQ", handle=kept, attr_mask=2, srq_limit=1)
+    found = 0
+    while found < 12:
+        found += client.next_event()["handle"] == kept
+    raised = 0
+    with suppress(Gone):
+        while raised < 1000:
+            client.call("MODIFY_SRQ", handle=kept, attr_mask=2, srq_limit=1)
+            raised += 1
+    assert raised < 1000, "those are too many"
+
+
 def test_every_socket_gets_its_turn(served: Served, client: Client) -> None:
     """Of many that have no room, some are tried at a time, so that each look costs little."""
     with served.device.lock:
-        session = served.server.sessions[0]
+        one = served.server.sessions[0]
         pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(3 * RETRIES)]
         for ours, _ in pairs:
             ours.setblocking(False)
             ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
             count = 0
-            while ours not in session.backlog:
-                session.send_record(ours, count.to_bytes(8, "little"))
+            while ours not in one.backlog:
+                one.send_record(ours, count.to_bytes(8, "little"))
                 count += 1
-            session.send_record(ours, count.to_bytes(8, "little"))
+            one.send_record(ours, count.to_bytes(8, "little"))
         for _, theirs in pairs:
             theirs.settimeout(0)
             assert theirs.recv(8) == bytes(8)
         for left in (2, 1, 0):
-            session.retry_records()
-            assert sum(len(records) == 2 for records in session.backlog.values()) == left * RETRIES
+            one.retry_records()
+            assert sum(len(records) == 2 for records in one.backlog.values()) == left * RETRIES
         found: list[list[int]] = [[] for _ in pairs]
         for _ in range(3 * 3):
             for numbers, (_, theirs) in zip(found, pairs, strict=True):
                 with suppress(BlockingIOError):
                     while True:
                         numbers.append(int.from_bytes(theirs.recv(8), "little"))
-            session.retry_records()
-        assert not session.backlog
+            one.retry_records()
+        assert not one.backlog
         assert all(numbers == list(range(1, count + 1)) for numbers in found), "in order, and all"
         for both in pairs:
-            for one in both:
-                one.close()
+            for end in both:
+                end.close()
 
 
 @pytest.mark.parametrize("others", [0, 1], ids=["socket", "doorbell"])

@@ -311,8 +311,19 @@ class Session:
                 return
             self.backlog[where] = deque()
         self.backlog[where].append(record)
-        if sum(map(len, self.backlog.values())) > MOST_RECORDS:
-            self.end(f"{MOST_RECORDS} events wait for it")
+        if self._waiting() > MOST_RECORDS:
+            self._drop_stale()
+            if self._waiting() > MOST_RECORDS:
+                self.end(f"{MOST_RECORDS} events wait for it")
+
+    def _waiting(self) -> int:
+        return sum(map(len, self.backlog.values()))
+
+    def _drop_stale(self) -> None:
+        """Drops asynchronous events of objects that are gone, as the kernel does: few programs read any."""
+        if self.events in self.backlog:
+            handles = [(_ASYNC.unpack(record)["handle"], record) for record in self.backlog[self.events]]
+            self.backlog[self.events] = deque(record for of, record in handles if not of or of in self.entries)
 
     def retry_records(self) -> None:
         """Sends what had to wait: that of a few sockets, since each that has no room yet costs a system call."""
