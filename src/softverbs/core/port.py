@@ -533,6 +533,8 @@ class Port(Host):
             self.publish_shared()
         if link or self.now - self.last_look >= LINK_NS or self.now - self.last_heard < HEARD_NS:
             self.last_look = self.now
+            if self.timer_due != 0 and self.now >= self.timer_due:
+                work += 1  # a queue pair may be in error then: what was posted meanwhile is to be looked at again
             heard = self._take_in(self.now)
             if heard > 0:
                 self.last_heard = self.now
