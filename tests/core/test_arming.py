@@ -341,6 +341,30 @@ def test_moderation_counts_what_came_behind_the_arming(queue: Queue) -> None:
     assert queue.events() == 0
 
 
+class Late:
+    """A plan that keeps completions back until a time."""
+
+    def __init__(self, core: CompletionQueue) -> None:
+        self.core = core
+        self.due = 0
+
+    def run(self, now: int) -> None:
+        self.core.release(now)
+
+
+def test_what_a_plan_has_kept_back_is_shown_in_the_turn_that_it_is_due(queue: Queue) -> None:
+    """The server may sleep after a turn without work: nothing waits for the next one."""
+    port = queue.node.port
+    queue.node.sim.clock.now += 10**7
+    port.serve(1, True)
+    queue.program.arm()
+    queue.core.late.append((port.now, 1, SUCCESS, 0, QP_NUM, 0, 0, 0, 0, False, None))
+    port.plan = Late(queue.core)
+    assert port.serve(1, False) == 0
+    port.plan = None
+    assert (queue.program.tail, queue.events()) == (1, 1)
+
+
 # -- programs that break the rules
 
 

@@ -23,7 +23,7 @@ from tests.netsim.pair import (
     End,
     Pair,
 )
-from tests.netsim.sim import ALL, ERR, QPT_RC, QPT_UC, QPT_XRC_SEND, RTS, Node, Sim, connect
+from tests.netsim.sim import ALL, ERR, QPT_RC, QPT_UC, QPT_UD, QPT_XRC_SEND, RTS, Node, Sim, connect
 
 from softverbs.core import spaces
 from softverbs.core.far import Far
@@ -431,6 +431,38 @@ def test_a_list_of_far_and_near_pieces(child: Child) -> None:
         assert near.at(0, 901) == DATA[2200:3100] + b"\0"
         assert b.at(PAGE, 6 * MTU - 200 - 3100 + 1) == DATA[3100 : 6 * MTU - 200] + b"\0"
         assert pair.a.status() == SUCCESS
+
+
+GROUP = bytes(10) + b"\xff\xff" + bytes([239, 1, 2, 3])
+
+
+def test_a_member_of_a_group_that_cannot_receive_hurts_nobody_else(child: Child) -> None:
+    """Its list begins in memory that cannot be written, and goes on with a key that is wrong."""
+    with Pair() as pair:
+        reader = pair.b
+        foreign(reader, child)
+        sender, bad, good = End(pair.a.node, PAGE, kind=QPT_UD), *(End(reader.node, PAGE, kind=QPT_UD) for _ in "bg")
+        for end in (sender, bad, good):
+            end.peer = bad
+            connect(end.qp, None, end.node, None)
+        for end in (bad, good):
+            foreign(end, child)
+            end.qp.attach_mcast(GROUP, 0)
+        reader.memory.put(0, bytes(SIZE))  # type: ignore[attr-defined]
+        reader.post(WR_READ, 0, 3 * MTU, 0)  # the last that has put bytes in far memory
+        assert reader.status() == SUCCESS
+        reader.memory.protect(4 * PAGE, READ_ONLY)  # type: ignore[attr-defined]
+        wrong = bad.sge(5 * PAGE, 100)
+        wrong.__init__(BASE, 100, 0x12345)  # type: ignore[misc]
+        bad.receive(sg=[bad.sge(4 * PAGE, 60), wrong], wr_id=1)
+        good.receive(6 * PAGE, 200, wr_id=2)
+        sender.put(0, DATA[:80])
+        sender.post(WR_SEND, 0, 80, handle=sender.handle(GROUP), qpn=0xFFFFFF)
+        pair.sim.settle()
+        assert bad.done() == [(1, LOC_PROT_ERR)] and bad.qp.state == ERR
+        assert good.done() == [(2, SUCCESS)] and good.qp.state == RTS
+        assert good.at(6 * PAGE + 40, 81) == DATA[:80] + b"\0"
+        assert reader.done() == [] and reader.qp.state == RTS
 
 
 def test_nodes_have_one_way_to_far_memory_each() -> None:

@@ -14,6 +14,7 @@ from tests.netsim.pair import (
     LOC_QP_OP_ERR,
     MW_BIND_ERR,
     REM_ACCESS_ERR,
+    RETRY_EXC_ERR,
     SIGNALED,
     SUCCESS,
     WR_ATOMIC_WRITE,
@@ -795,6 +796,29 @@ def test_the_link_is_asked_each_time_while_something_comes(monkeypatch: pytest.M
             sim.clock.now += 10_000
             node.port.serve(1, False)
         assert asked.count == 1 + 99 + 5, "each time for a millisecond, and then each 20 us"
+
+
+def test_time_that_has_come_is_work() -> None:
+    """A queue pair goes to ERR by it, and sends nothing: receives that were posted since the last look are flushed."""
+    with Sim() as sim:
+        node, peer = sim.node(bare=True), sim.node(bare=True)
+        ends = [End(node, 4096, CAP), End(peer, 4096, CAP)]
+        ends[0].peer, ends[1].peer = ends[1], ends[0]
+        for end in ends:
+            connect(end.qp, end.peer.qp, end.node, end.peer.node)
+        peer.port.set_state(False)
+        left = Side(ends[0])
+        left.send(WR_WRITE, inline=b"x", **left.far(0))
+        done: list[tuple[int, int]] = []
+        work = 0
+        for _ in range(1000):
+            sim.clock.now += 10**8
+            work = node.port.serve(1, False)
+            done = left.poll()
+            if done:
+                break
+        assert done == [(0, RETRY_EXC_ERR)]
+        assert work > 0 and left.end.qp.state == ERR
 
 
 def test_a_server_looks_until_something_is_there(monkeypatch: pytest.MonkeyPatch) -> None:

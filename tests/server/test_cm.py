@@ -4,6 +4,7 @@ import errno
 import os
 import select
 import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,9 @@ from tests.server.conftest import Served
 from softverbs.cm.events import Kind
 from softverbs.cm.service import service_of
 from softverbs.core.limits import MAX_RD_ATOMIC
+from softverbs.device import Device
+from softverbs.server import _cm_commands
+from softverbs.server.server import Server
 
 TCP, UDP = 0x106, 0x111
 SERVICE = 7471
@@ -343,3 +347,54 @@ def test_a_port_is_one_program_s(served: Served) -> None:
     second.refused(errno.EADDRINUSE, "in use", "CM_BIND", address=address("0.0.0.0"))
     with served.device.lock:
         assert len(service_of(served.device).listeners) == 1
+
+
+def test_groups_of_an_identifier_are_limited(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_cm_commands, "MOST_GROUPS", 2)
+    one = Id(Client(served.path), UDP).resolve()
+    for group in ("224.0.0.7", "224.0.0.8", "224.0.0.7"):
+        one.call("CM_JOIN", address=address(group))
+        one.events.next(Kind.MULTICAST_JOIN)
+    one.refused(errno.ENOMEM, "joined 2 groups", "CM_JOIN", address=address("224.0.0.9"))
+    one.call("CM_LEAVE", address=address("224.0.0.7"))
+    one.call("CM_JOIN", address=address("224.0.0.9"))
+
+
+def test_a_channel_takes_everything_along(served: Served) -> None:
+    """A listener, requests that nobody has taken, and identifiers with events: nothing is left of them."""
+    service, before = served.connection_manager()
+    client, other = Client(served.path), Client(served.path)
+    events = Events(client)
+    listener = Id(client, events=events).listen()
+    Id(client, events=events).call("CM_RESOLVE_ADDR", destination=address("127.0.0.1"), timeout_ms=2000)
+    asker = Id(other).resolve()
+    asker.call("CM_CONNECT", param=asker.param())
+    assert select.select([events.socket], [], [], 20)[0]
+    client.call("CM_DESTROY_CHANNEL", handle=events.handle)
+    listener.refused(errno.EINVAL, "there is no CM id", "CM_QUERY")
+    asker.events.next(Kind.REJECTED)
+    with served.device.lock:
+        assert len(service.identities) == 1 and not service.listeners and len(service.bound) == 1
+    client.close()
+    other.close()
+    served.wait_for_end_of(service, before)
+
+
+def test_the_link_is_not_asked_more_often_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once it is used, it has nothing to do most of the time."""
+    now = 10**9
+    device = Device(thread=False, clock=lambda: now)
+    service = service_of(device)
+    assert service in device.chores
+    server = Server(device, str(tmp_path / "socket"))
+    server.turn()
+    asked: list[int] = []
+    receive = device.link.receive
+    monkeypatch.setattr(device.link, "receive", lambda *words: asked.append(1) or receive(*words))
+    server.turn()
+    assert not asked, "no time has passed since it was asked"
+    now += 10**9
+    server.turn()
+    assert asked
+    server.close()
+    device.close()

@@ -2,11 +2,16 @@
 
 import errno
 import os
+import select
+import socket
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.server.client import (
+    ERR,
     RC,
     RESET,
     RTS,
@@ -28,7 +33,10 @@ from tests.server.client import (
 )
 from tests.server.conftest import Served
 
-from softverbs.server import abi
+from softverbs.device import Device
+from softverbs.server import abi, session
+from softverbs.server.server import LONGEST_SLEEP_MS, Server
+from softverbs.server.session import RETRIES
 
 PAGE = 4096
 
@@ -396,6 +404,135 @@ def test_a_removed_device_lets_programs_tidy_up(served: Served) -> None:
     left.client.call("DESTROY_QP", handle=left.qp.handle)
     left.client.call("DEREG_MR", handle=left.buffer.handle)
     right.client.close()
+
+
+def test_events_that_nobody_reads_keep_back_no_others(served: Served, client: Client) -> None:
+    """Asynchronous events fill their socket; those of a completion channel have one of their own."""
+    side = Side(served.path)
+    channel = Channel(side.client)
+    cq = Cq(side.client, channel=channel.handle)
+    qp = Qp(side.client, side.pd, cq, cq)
+    srq = side.client.call("CREATE_SRQ", pd=side.pd, max_wr=4, max_sge=1)["handle"]
+    for _ in range(600):  # each raises SRQ_LIMIT_REACHED, since nothing is posted
+        side.client.call("MODIFY_SRQ", handle=srq, attr_mask=2, srq_limit=1)
+    cq.arm()
+    channel.socket.settimeout(5)
+    side.client.call("MODIFY_QP", handle=qp.handle, attr_mask=TO_INIT, attr={"qp_state": 1, "port_num": 1})
+    side.client.call("MODIFY_QP", handle=qp.handle, attr_mask=1, attr={"qp_state": ERR})
+    qp.post_recv(1, side.buffer.element())
+    side.client.ring()
+    assert channel.next() == cq.handle
+    found = [side.client.next_event() for _ in range(600)]
+    assert {(event["event"], event["handle"]) for event in found} == {(15, srq)}
+
+
+def test_events_of_objects_that_are_gone_end_nobody(
+    served: Served, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program may live long and never read any; those of objects that it has still are kept."""
+    monkeypatch.setattr(session, "MOST_RECORDS", 20)
+    pd = client.pd()
+    kept = client.call("CREATE_SRQ", pd=pd, max_wr=4, max_sge=1)["handle"]
+    for number in range(600):
+        srq = client.call("CREATE_SRQ", pd=pd, max_wr=4, max_sge=1)["handle"]
+        client.call("MODIFY_SRQ", handle=srq, attr_mask=2, srq_limit=1)
+        with served.device.lock:
+            pass  # the event is sent now, if it can be
+        client.call("DESTROY_SRQ", handle=srq)
+        if number % 50 == 0:
+            client.call("MODIFY_SRQ", handle=kept, attr_mask=2, srq_limit=1)
+    found = 0
+    while found < 12:
+        found += client.next_event()["handle"] == kept
+    raised = 0
+    with suppress(Gone):
+        while raised < 1000:
+            client.call("MODIFY_SRQ", handle=kept, attr_mask=2, srq_limit=1)
+            raised += 1
+    assert raised < 1000, "those are too many"
+
+
+def test_every_socket_gets_its_turn(served: Served, client: Client) -> None:
+    """Of many that have no room, some are tried at a time, so that each look costs little."""
+    with served.device.lock:
+        one = served.server.sessions[0]
+        pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(3 * RETRIES)]
+        for ours, _ in pairs:
+            ours.setblocking(False)
+            ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+            count = 0
+            while ours not in one.backlog:
+                one.send_record(ours, count.to_bytes(8, "little"))
+                count += 1
+            one.send_record(ours, count.to_bytes(8, "little"))
+        for _, theirs in pairs:
+            theirs.settimeout(0)
+            assert theirs.recv(8) == bytes(8)
+        for left in (2, 1, 0):
+            one.retry_records()
+            assert sum(len(records) == 2 for records in one.backlog.values()) == left * RETRIES
+        found: list[list[int]] = [[] for _ in pairs]
+        for _ in range(3 * 3):
+            for numbers, (_, theirs) in zip(found, pairs, strict=True):
+                with suppress(BlockingIOError):
+                    while True:
+                        numbers.append(int.from_bytes(theirs.recv(8), "little"))
+            one.retry_records()
+        assert not one.backlog
+        assert all(numbers == list(range(1, count + 1)) for numbers in found), "in order, and all"
+        for both in pairs:
+            for end in both:
+                end.close()
+
+
+@pytest.mark.parametrize("others", [0, 1], ids=["socket", "doorbell"])
+def test_a_program_that_cannot_be_watched_is_turned_away(
+    served: Served, client: Client, others: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel limits what may be watched, for all programs of a user together (epoll(7))."""
+
+    class Full:
+        def __init__(self, descriptors: Any) -> None:
+            self.descriptors = descriptors
+
+        def register(self, descriptor: int, events: int) -> None:
+            if not others or events & select.EPOLLET:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            self.descriptors.register(descriptor, events)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.descriptors, name)
+
+    with served.device.lock:
+        monkeypatch.setattr(served.server, "_descriptors", Full(served.server._descriptors))
+    with pytest.raises(Gone):
+        Client(served.path)
+    client.gid()
+    with served.device.lock:
+        monkeypatch.undo()
+    Client(served.path).gid()
+    assert len(served.server.sessions) == 2
+
+
+def test_a_server_whose_device_is_removed_sleeps(tmp_path: Path) -> None:
+    """What was due is not done any more: it must not be waited for again and again."""
+
+    class Chore:
+        due = 1
+
+        def run(self, now: int) -> None:
+            raise AssertionError("the device is gone")
+
+    device = Device(thread=False)
+    server = Server(device, str(tmp_path / "socket"))
+    device.remove("pulled out")
+    device.chores.append(Chore())
+    server._answer(server._descriptors.poll(0))  # what has happened until now
+    start = time.monotonic()
+    server._nap()
+    assert time.monotonic() - start > LONGEST_SLEEP_MS / 2000
+    server.close()
+    device.close()
 
 
 def test_a_stopped_server_ends_its_clients(served: Served, client: Client) -> None:

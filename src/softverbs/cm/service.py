@@ -230,12 +230,15 @@ class Service:
 
     def unbind(self, owner: "Identity") -> None:
         """Gives the port back; the owner listens no more."""
+        if owner.source is None:
+            return
+        key = (owner.space, owner.source.port)  # an address may change once it is bound, its port does not
         for table in (self.bound, self.listeners):
-            for key, owners in list(table.items()):
-                if owner in owners:
-                    owners.remove(owner)
-                    if not owners:
-                        del table[key]
+            owners = table.get(key, [])
+            if owner in owners:
+                owners.remove(owner)
+                if not owners:
+                    del table[key]
 
     def listen(self, owner: "Identity") -> None:
         """Lets requests for the owner's address reach it."""

@@ -527,11 +527,14 @@ class Port(Host):
         self.now = self.clock()
         if self.plan is not None:
             self.plan.run(self.now)
+            self.publish_shared()  # completions that it has kept back until now
         if self.first_ready is not None or self.flushed < self.egress.bursts or self.overrun:
             work += self._pump()
             self.publish_shared()
         if link or self.now - self.last_look >= LINK_NS or self.now - self.last_heard < HEARD_NS:
             self.last_look = self.now
+            if self.timer_due != 0 and self.now >= self.timer_due:
+                work += 1  # a queue pair may be in error then: what was posted meanwhile is to be looked at again
             heard = self._take_in(self.now)
             if heard > 0:
                 self.last_heard = self.now

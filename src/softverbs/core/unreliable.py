@@ -250,6 +250,7 @@ class DatagramResponder(UnreliableResponder):
             and connection.land()
         ):
             reason = connection.fault
+            connection.land()  # what is left of it is nobody else's: other members of the group put theirs next
             self._complete_receive(slot, 0, False, WC_LOC_PROT_ERR, WC_RECV, 0, 0, reason)
             self._refuse(0, EVENT_QP_FATAL, reason)
             return

@@ -29,6 +29,8 @@ CHANNEL, ID = "CM channel", "CM id"
 #: Identifiers and channels that one program has at most.
 MOST_IDS = 16384
 MOST_CHANNELS = 1024
+#: Multicast groups that one identifier joins at most.
+MOST_GROUPS = 1024
 
 _TOS, _REUSEADDR, _AFONLY = 0, 1, 2  # RDMA_OPTION_ID_*
 _QP_TYPES = {PS_TCP: (e.IBV_QPT_RC,), PS_UDP: (e.IBV_QPT_UD,), PS_IPOIB: (e.IBV_QPT_UD,), PS_IB: (e.IBV_QPT_RC,)}
@@ -121,6 +123,9 @@ class Held:
 
     def join(self, address: Address, send_only: bool, cookie: int) -> None:
         """Joins a multicast group; the event brings the cookie."""
+        groups = self.identity.groups
+        if len(groups) >= MOST_GROUPS and address.ip not in groups:
+            raise PyverbsRDMAError(f"the identifier has joined {MOST_GROUPS} groups", errno.ENOMEM)
         self._cookie = cookie
         try:
             self.identity.join(address, send_only)
@@ -129,9 +134,10 @@ class Held:
 
     def close(self) -> None:
         """Ends it: peers are told. Requests to it that nobody has taken are refused."""
-        for held, event, _ in self.waiting.remove(self, True):
-            if event.listener is self.identity and not self.session.ended:
-                self.session.close(self.session.find(ID, held.handle))
+        if not self.session.ended:  # else they are closed as well
+            for held, event, _ in self.waiting.remove(self, True):
+                if event.listener is self.identity:
+                    self.session.close(self.session.find(ID, held.handle))
         self.identity.close()
 
 
@@ -243,6 +249,7 @@ def create_channel(session: Session, request: Values) -> Values:
 def destroy_channel(session: Session, request: Values) -> None:
     """rdma_destroy_event_channel(3). Identifiers that are left go with it, as in the kernel."""
     entry = session.find(CHANNEL, request["handle"])
+    entry.core.events.clear()  # of identifiers that all go: each would look for its own
     for other in [other for other in session.entries.values() if other.kind == ID and other.core.waiting is entry.core]:
         if not other.closed:
             session.close(other)

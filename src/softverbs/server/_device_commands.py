@@ -62,7 +62,11 @@ def _begin(session: Session) -> None:
     session.events, session.control, session.doorbell = ours, control, doorbell
     session.pass_on(control)
     session.passing += [passed, theirs.detach()]
-    session.server.watch_doorbell(session)
+    try:
+        session.server.watch_doorbell(session)
+    except OSError as error:
+        session.end(f"its doorbell cannot be watched: {error.strerror}")
+        raise
     session.say_awake(session.server.awake)
     show_asks(session)
 

@@ -15,6 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from softverbs.core.memory import barrier
@@ -159,7 +160,7 @@ class Server:
             try:
                 heard, self._heard = self._heard, False
                 work = port.serve(self._looks() if self._alone else 1, heard)
-                if device.deferred or device.chores:  # what contexts of this process have left to do
+                if device.deferred or self._is_due():  # what contexts of this process have left to do
                     work += device.progress()
                     port.publish_shared()
             except Exception:
@@ -173,6 +174,11 @@ class Server:
             if self._raised or self._channels:
                 self._deliver()
             return int(work)
+
+    def _is_due(self) -> bool:
+        """Whether something beside the port has to be done now: a timer of the connection manager."""
+        now = self.port.now
+        return any(0 < chore.due <= now for chore in self.device.chores)
 
     def _looks(self) -> int:
         queues = len(self.port.shared_qps) + len(self.port.shared_srqs)
@@ -195,7 +201,8 @@ class Server:
                 self._deliver()
         for session in self.sessions:
             if session.backlog:
-                session.retry_records()
+                with self.device.lock:
+                    session.retry_records()
         return len(ready)
 
     def _nap(self) -> None:
@@ -207,8 +214,9 @@ class Server:
             if self.turn():
                 return
         with self.device.lock:
-            due = self.device.deadline()
-            refused = self.port.refused
+            gone = self.port.failure is not None  # then nobody does what was due
+            due = 0 if gone else self.device.deadline()
+            refused = self.port.refused and not gone
         wait = LONGEST_SLEEP_MS
         if due:
             wait = min(wait, max(due - self.device.clock(), 0) // 1_000_000)
@@ -233,8 +241,8 @@ class Server:
     # -- connections
 
     def _watch(self, descriptor: int, call: Callable[[], object]) -> None:
-        self._calls[descriptor] = call
         self._descriptors.register(descriptor, select.EPOLLIN)
+        self._calls[descriptor] = call
 
     def _unwatch(self, descriptor: int) -> None:
         if self._calls.pop(descriptor, None) is not None:
@@ -282,7 +290,14 @@ class Server:
         self._count += 1
         session = Session(self, connection, pid, self._count)
         self.sessions.append(session)
-        self._watch(connection.fileno(), lambda: self._receive(session))
+        try:
+            self._watch_session(session)
+        except OSError as error:  # what epoll may watch is limited for each user (epoll(7)): other programs count, too
+            session.end(f"it cannot be watched: {error.strerror}")
+
+    def _watch_session(self, session: Session) -> None:
+        pid = session.pid
+        self._watch(session.connection.fileno(), lambda: self._receive(session))
         if sum([other.pid == pid for other in self.sessions]) > MOST_CONNECTIONS:
             session.end(f"its process has {MOST_CONNECTIONS} connections already")
             return
@@ -316,7 +331,8 @@ class Server:
         if session.process >= 0:
             self._unwatch(session.process)
         if session.doorbell >= 0:
-            self._descriptors.unregister(session.doorbell)
+            with suppress(OSError):  # it could not be watched
+                self._descriptors.unregister(session.doorbell)
 
     # -- events
 

@@ -5,6 +5,7 @@ handles find its own objects only.
 """
 
 import errno
+import itertools
 import logging
 import os
 import socket
@@ -31,6 +32,8 @@ logger = logging.getLogger("softverbs.server")
 MOST_MEMORY = 2**32
 #: Most event records that wait for a program that does not read them.
 MOST_RECORDS = 16384
+#: Sockets with such records that are tried at once.
+RETRIES = 8
 #: The order in which the objects of a program that is gone are closed: users before what they use.
 CLOSING_ORDER = (
     "CM id", "CM channel",
@@ -96,8 +99,9 @@ class Session:
         #: Descriptors that came with the request, and those that go with the response.
         self.received: list[int] = []
         self.passing: list[int] = []
-        #: Event records that the program has no room for yet.
-        self.backlog: deque[tuple[socket.socket, bytes]] = deque()
+        #: Event records that there is no room for yet, by the socket that they wait for: one that a program never reads
+        #: keeps back nothing of the others.
+        self.backlog: dict[socket.socket, deque[bytes]] = {}
 
     # -- objects
 
@@ -302,17 +306,33 @@ class Session:
         """Sends an event record, or keeps it until there is room for it."""
         if where is None or self.ended:
             return
-        if self.backlog:
-            self.backlog.append((where, record))
-            if len(self.backlog) > MOST_RECORDS:
+        if where not in self.backlog:
+            if _sent(where, record):
+                return
+            self.backlog[where] = deque()
+        self.backlog[where].append(record)
+        if self._waiting() > MOST_RECORDS:
+            self._drop_stale()
+            if self._waiting() > MOST_RECORDS:
                 self.end(f"{MOST_RECORDS} events wait for it")
-        elif not _sent(where, record):
-            self.backlog.append((where, record))
+
+    def _waiting(self) -> int:
+        return sum(map(len, self.backlog.values()))
+
+    def _drop_stale(self) -> None:
+        """Drops asynchronous events of objects that are gone, as the kernel does: few programs read any."""
+        if self.events in self.backlog:
+            handles = [(_ASYNC.unpack(record)["handle"], record) for record in self.backlog[self.events]]
+            self.backlog[self.events] = deque(record for of, record in handles if not of or of in self.entries)
 
     def retry_records(self) -> None:
-        """Sends what had to wait."""
-        while self.backlog and _sent(*self.backlog[0]):
-            self.backlog.popleft()
+        """Sends what had to wait: that of a few sockets, since each that has no room yet costs a system call."""
+        for where in list(itertools.islice(self.backlog, RETRIES)):
+            records = self.backlog.pop(where)
+            while records and _sent(where, records[0]):
+                records.popleft()
+            if records:
+                self.backlog[where] = records  # as the last
 
     def report(self, event: int, entry: Entry | None) -> None:
         """Sends an asynchronous event.
