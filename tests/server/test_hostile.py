@@ -3,6 +3,8 @@
 import errno
 import fcntl
 import os
+import resource
+import socket
 import struct
 import threading
 import time
@@ -10,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
-from tests.server.client import Client, Connection, Cq, Gone, Refused, Side, pair
+from tests.server.client import WAIT_S, Client, Connection, Cq, Gone, Refused, Side, pair
 from tests.server.conftest import Served
 from tests.server.hostile import Hostile
 
@@ -200,6 +202,39 @@ def test_a_process_has_so_many_connections(served: Served, monkeypatch: pytest.M
     served.wait_for_objects({})
     clients[1].gid()
     assert Client(served.path).gid()
+
+
+@pytest.mark.parametrize("spare", [True, False])
+def test_where_there_are_no_descriptors_left(served: Served, monkeypatch: pytest.MonkeyPatch, spare: bool) -> None:
+    """Who connects is turned away, though the descriptor that is kept for this may be lost; then all is as before."""
+    honest = Client(served.path)
+    waiting = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(3)]
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 2, hard))
+    taken: list[int] = []
+    try:
+        with suppress(OSError):
+            while True:
+                taken.append(os.dup(0))
+        if not spare:
+            monkeypatch.setattr(server.os, "open", refuse)
+        for one in waiting:
+            one.settimeout(WAIT_S)
+            one.connect(served.path)
+            assert one.recv(1) == b""
+            honest.gid()
+    finally:
+        for number in taken:
+            os.close(number)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        monkeypatch.undo()
+        for one in waiting:
+            one.close()
+    assert Client(served.path).gid() == honest.gid()
+
+
+def refuse(*arguments: object) -> int:
+    raise OSError(errno.ENFILE, "no descriptor left")
 
 
 def test_too_large_a_queue_is_refused(served: Served) -> None:

@@ -268,19 +268,19 @@ class Server:
                 return
             except OSError as error:
                 logger.warning("a connection cannot be taken: %s", error.strerror)
-                if error.errno == errno.EMFILE:
+                if error.errno in (errno.EMFILE, errno.ENFILE):
                     self._turn_away()
                 return
             self._begin(connection)
 
     def _turn_away(self) -> None:
         """Closes the connection that waits, with the descriptor that was kept for this."""
-        os.close(self._spare)
-        try:
+        if self._spare >= 0:
+            os.close(self._spare)
+            self._spare = -1
+        with suppress(OSError):  # it has gone by itself, or others have taken the place
             self._listener.accept()[0].close()
-        except OSError:
-            pass  # it has gone by itself
-        finally:
+        with suppress(OSError):  # then there is none until the next one is turned away
             self._spare = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
 
     def _begin(self, connection: socket.socket) -> None:
@@ -382,7 +382,8 @@ class Server:
             with self._guard:
                 bell, self._bell = self._bell, -1
                 os.close(bell)
-            os.close(self._spare)
+            if self._spare >= 0:
+                os.close(self._spare)
         try:
             os.unlink(self.path)
         except FileNotFoundError:
