@@ -103,6 +103,32 @@ def test_rejected_with_words(sim: Sim, nodes: tuple[Node, Node]) -> None:
         client.identity.connect(Param(qp_num=1))
 
 
+@pytest.mark.parametrize("comes", [True, False])
+def test_who_listens_a_moment_later_is_reached(sim: Sim, nodes: tuple[Node, Node], comes: bool) -> None:
+    """On one host, where asking takes no time: two programs that start together find each other."""
+    known: dict[int, bytes] = {}
+    service(nodes[0]).locate = lambda space, address: known.get(address.port)  # type: ignore[method-assign]
+    client, server = App(nodes[0]), App(nodes[1])
+    client.connect(parse("10.0.0.2", 7000))
+    sim.run_for(SECOND // 5)
+    assert not client.events, "it waits"
+    if comes:
+        known[server.listen(7000).port] = nodes[1].gid
+        assert server.request().identity.destination is not None
+    else:
+        assert client.wait(Kind.REJECTED).status == messages.REJ_INVALID_SERVICE_ID
+        assert sim.now < 2 * SECOND
+
+
+def test_an_identifier_that_waits_for_a_listener_ends(sim: Sim, nodes: tuple[Node, Node]) -> None:
+    service(nodes[0]).locate = lambda space, address: None  # type: ignore[method-assign]
+    client = App(nodes[0])
+    client.connect(parse("10.0.0.2", 7000))
+    client.identity.close()
+    sim.run_for(SECOND)
+    assert not client.events and not service(nodes[0]).due
+
+
 def test_nobody_listens(sim: Sim, nodes: tuple[Node, Node]) -> None:
     service(nodes[1])
     client = App(nodes[0])

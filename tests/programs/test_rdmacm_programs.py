@@ -70,7 +70,7 @@ def _both(server: list[str], client: list[str], how: str, port: str, environment
             while not READY[how](how, port) and first.poll() is None and time.monotonic() < end:
                 time.sleep(0.02)
             second = subprocess.run(client, stdout=subprocess.PIPE, timeout=WAIT_S, **options)  # type: ignore[call-overload]
-            if endless:
+            if endless or second.returncode:
                 first.kill()
             text = first.communicate(timeout=WAIT_S)[0]
         finally:
@@ -155,6 +155,8 @@ def test_libfabric(kind: str) -> None:
 
 def test_multicast() -> None:
     """In a network namespace of its own, on a pair of virtual interfaces."""
+    if os.environ.get("SOFTVERBS_PROGRAMS") != "all":
+        pytest.skip("mckey's receiver misses datagrams where the machine has nothing else to do (docs/run.md)")
     path, environment = _program("mckey", "rdmacm")
     environment["PATH"] += ":/usr/sbin:/sbin"
     inside = ["unshare", "--map-root-user", "--net"]

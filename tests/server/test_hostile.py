@@ -3,7 +3,6 @@
 import errno
 import fcntl
 import os
-import resource
 import socket
 import struct
 import threading
@@ -12,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
-from tests.server.client import WAIT_S, Client, Connection, Cq, Gone, Refused, Side, pair
+from tests.server.client import Client, Connection, Cq, Gone, Refused, Side, pair
 from tests.server.conftest import Served
 from tests.server.hostile import Hostile
 
@@ -204,32 +203,35 @@ def test_a_process_has_so_many_connections(served: Served, monkeypatch: pytest.M
     assert Client(served.path).gid()
 
 
+class Exhausted:
+    """A listener in a process that has no descriptor left: the first try to accept a connection fails, each time."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self.listener = listener
+        self.tries = 0
+
+    def accept(self) -> object:
+        self.tries += 1
+        if self.tries % 2:
+            raise OSError(errno.EMFILE, "no descriptor left")
+        return self.listener.accept()
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.listener, name)
+
+
 @pytest.mark.parametrize("spare", [True, False])
 def test_where_there_are_no_descriptors_left(served: Served, monkeypatch: pytest.MonkeyPatch, spare: bool) -> None:
     """Who connects is turned away, though the descriptor that is kept for this may be lost; then all is as before."""
     honest = Client(served.path)
-    waiting = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(3)]
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 2, hard))
-    taken: list[int] = []
-    try:
-        with suppress(OSError):
-            while True:
-                taken.append(os.dup(0))
+    with monkeypatch.context() as patch:
+        patch.setattr(served.server, "_listener", Exhausted(served.server._listener))
         if not spare:
-            monkeypatch.setattr(server.os, "open", refuse)
-        for one in waiting:
-            one.settimeout(WAIT_S)
-            one.connect(served.path)
-            assert one.recv(1) == b""
+            patch.setattr(server.os, "open", refuse)
+        for _ in range(3):
+            with pytest.raises(Gone):
+                Client(served.path)
             honest.gid()
-    finally:
-        for number in taken:
-            os.close(number)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        monkeypatch.undo()
-        for one in waiting:
-            one.close()
     assert Client(served.path).gid() == honest.gid()
 
 

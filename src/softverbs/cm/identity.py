@@ -296,12 +296,29 @@ class Identity:
         if not self.datagrams and not 0 < param.qp_num < 1 << 24:
             raise PyverbsRDMAError(f"qp_num={param.qp_num}: a connection needs a queue pair", errno.EINVAL)
         self.stage = Stage.CONNECT
+        if not self._start(param, False):
+            self.service.hope(lambda last: self._start_late(param, last))
+
+    def _start_late(self, param: Param, last: bool) -> bool:
+        """As ``_start``; what would be refused becomes an event."""
+        try:
+            return self._start(param, last)
+        except PyverbsRDMAError as error:
+            self.emit(Event(Kind.CONNECT_ERROR, self, -(error.errno or errno.EINVAL)))
+            return True
+
+    def _start(self, param: Param, last: bool) -> bool:
+        """Begins to connect; False where nobody of this host listens there yet, and this is not the ``last`` try."""
+        if self.stage is not Stage.CONNECT or self.exchange is not None:
+            return True
+        assert self.destination is not None and self.source is not None
         if self.dgid is None:
             self._locate()
-        if self.dgid is None:  # nobody listens: what the host there would say
-            status = messages.SIDR_UNSUPPORTED if self.datagrams else messages.REJ_INVALID_SERVICE_ID
-            self.emit(Event(Kind.UNREACHABLE if self.datagrams else Kind.REJECTED, self, status))
-            return
+        if self.dgid is None:
+            if last:  # what the host there would say
+                status = messages.SIDR_UNSUPPORTED if self.datagrams else messages.REJ_INVALID_SERVICE_ID
+                self.emit(Event(Kind.UNREACHABLE if self.datagrams else Kind.REJECTED, self, status))
+            return last
         self.exchange = Exchange(self.service, self.dgid, self.sgid_index, self.traffic_class)
         self.exchange.owner = self
         header = IpHeader(self.source.ip, self.destination.ip, self.source.port).encode()
@@ -310,6 +327,7 @@ class Identity:
         else:
             self._ask(self.exchange, param, header + param.private_data)
         self.exchange.settle()
+        return True
 
     @staticmethod
     def _check_private(data: bytes, room: int) -> None:

@@ -30,6 +30,8 @@ MAX_EXCHANGES = 16384
 #: Ports that are given to those who do not ask for one.
 EPHEMERAL = range(32768, 61000)
 DEFAULT_BACKLOG = 1024
+#: How long a request waits for a listener of this host that is not there yet, and how often it is looked for, ns.
+HOPE_NS, LOOK_NS = 250_000_000, 5_000_000
 
 
 class Exchange:
@@ -106,6 +108,9 @@ class Service:
         self._transactions = self.random.getrandbits(32) << 32
         #: Whether others on this host can be reached, so that the host's registry says where they are.
         self.on_host = bool(device.link.filenos())
+        #: Connections to listeners of this host that are not there yet: until when, and what tries; when to look next.
+        self._hopes: list[tuple[int, Callable[[bool], bool]]] = []
+        self._look = 0
         self._wire = wire(device, self.on_mad)
         device.chores.append(self)
         device.at_close.append(self.close)
@@ -115,6 +120,12 @@ class Service:
     @property
     def due(self) -> int:
         """When ``run`` has to be called, ns; 0: it need not."""
+        due = self._exchange_due()
+        if self._hopes and (not due or self._look < due):
+            return self._look
+        return due
+
+    def _exchange_due(self) -> int:
         times = self._times
         while times:
             time, _, exchange = times[0]
@@ -131,11 +142,32 @@ class Service:
 
         :param now: ns
         """
-        while 0 < self.due <= now:
+        if self._hopes and self._look <= now:
+            self._try_again(now)
+        while 0 < self._exchange_due() <= now:
             _, _, exchange = heapq.heappop(self._times)
             exchange.noted = 0
             exchange.machine.on_timer(now)
             exchange.settle()
+
+    def hope(self, attempt: Callable[[bool], bool]) -> None:
+        """Tries for a moment to reach a listener of this host that is not there yet.
+
+        On a network a request takes its time. Here it takes none, and programs whose two sides start together, such as
+        perftest's, would ask before the other one listens.
+
+        :param attempt: called with whether it is the last time; whether it is done
+        """
+        now = self.now()
+        if not self._hopes:
+            self._look = now + LOOK_NS
+        self._hopes.append((now + HOPE_NS, attempt))
+        self.device.wake()
+
+    def _try_again(self, now: int) -> None:
+        hopes, self._hopes = self._hopes, []
+        self._look = now + LOOK_NS
+        self._hopes += [(until, attempt) for until, attempt in hopes if not attempt(until <= now)]
 
     def now(self) -> int:
         """The device's time, ns."""
@@ -452,6 +484,7 @@ class Service:
         """The device is gone, or about to go: applications are told, once. The lock is held."""
         if not self._removed:
             self._removed = True
+            self._hopes.clear()
             for owner in list(self.identities):
                 owner.on_removal()
 
