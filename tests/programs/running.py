@@ -48,6 +48,12 @@ def program(name: str, group: str = programs.DEFAULT) -> tuple[str, dict[str, st
     return found
 
 
+def needs_librdmacm() -> None:
+    """Skips the test where the driver was built without its librdmacm.so.1."""
+    if not (driver.folder() / "librdmacm.so.1").is_file():
+        pytest.skip("librdmacm.so.1 was not built: the headers of librdmacm are missing (Debian: librdmacm-dev)")
+
+
 class Served:
     """A device in a process of its own, for any number of programs."""
 
@@ -123,7 +129,7 @@ def free_port() -> str:
     raise OSError("no free port")
 
 
-def _listening(port: str) -> bool:
+def listening(port: str) -> bool:
     """Whether somebody listens on a port of TCP; without connecting, which the program would take for its peer."""
     wanted = f":{int(port):04X}"
     for name in ("/proc/net/tcp", "/proc/net/tcp6"):
@@ -157,7 +163,7 @@ def pair(
         first = _start(words, server, said)
         second: subprocess.Popen[str] | None = None
         try:
-            while not _listening(port) and first.poll() is None and time.monotonic() < began + timeout:
+            while not listening(port) and first.poll() is None and time.monotonic() < began + timeout:
                 time.sleep(0.005)
             second = _start(other or [*words, "127.0.0.1"], client, told)
             end = began + timeout

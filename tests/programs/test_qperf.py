@@ -10,13 +10,11 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import socket
 import subprocess
 from collections.abc import Callable
 
-import pytest
 from tests import driver
-from tools import programs
+from tests.programs.running import free_port, needs_librdmacm, program
 
 #: The server in the background, and the client, which waits for it.
 BOTH = """
@@ -30,22 +28,8 @@ exit $code
 
 def _qperf(**variables: str) -> tuple[str, dict[str, str]]:
     """The path of qperf, and the environment to run it in."""
-    try:
-        path, libraries = programs.find("qperf", "qperf")
-    except programs.Unavailable as error:
-        pytest.skip(str(error))
+    path, libraries = program("qperf", "qperf")
     return path, {**driver.environment(), **libraries, **variables}
-
-
-def _needs_librdmacm() -> None:
-    if not (driver.folder() / "librdmacm.so.1").is_file():
-        pytest.skip("the C driver was built without librdmacm (Debian: librdmacm-dev)")
-
-
-def _free_port() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
 
 
 def _client(port: str, host: str, words: str) -> list[str]:
@@ -64,7 +48,7 @@ def _again_if_rejected(run: Callable[[], subprocess.CompletedProcess[str]]) -> s
 
 def _on_one_device(words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     path, environment = _qperf(**variables)
-    port = _free_port()
+    port = free_port()
     words_of_both = ["sh", "-c", BOTH, path, port, *_client(port, "127.0.0.1", words)]
     return subprocess.run(
         driver.softverbs_run(*words_of_both), env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -79,7 +63,7 @@ def _figures(text: str) -> dict[str, str]:
 
 def test_on_one_device() -> None:
     """Messages, one way and to and fro, a poll of memory, and atomics whose results are looked at; a second each."""
-    _needs_librdmacm()
+    needs_librdmacm()
     tests = ["rc_bw", "rc_lat", "rc_rdma_write_poll_lat", "ver_rc_compare_swap"]
     text = _again_if_rejected(lambda: _on_one_device(f"-t 1 -m 4096 HOST -cm1 {' '.join(tests)}"))
     assert list(_figures(text)) == tests
@@ -87,7 +71,7 @@ def test_on_one_device() -> None:
 
 def _on_two_devices(words: str) -> subprocess.CompletedProcess[str]:
     path, environment = _qperf()
-    pid, port = os.getpid(), _free_port()
+    pid, port = os.getpid(), free_port()
     address = f"127.{128 + (pid >> 16)}.{pid >> 8 & 255}.{pid & 255}"  # of nobody else
     run = driver.softverbs_run()
     server = [*run[:-1], "-a", address, "--", path, "-lp", port]
@@ -102,7 +86,7 @@ def _on_two_devices(words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_on_two_devices() -> None:
-    _needs_librdmacm()
+    needs_librdmacm()
     text = _again_if_rejected(lambda: _on_two_devices("-t 1 -m 4096 HOST -cm1 rc_rdma_read_bw ver_rc_fetch_add"))
     assert set(_figures(text)) == {"rc_rdma_read_bw", "ver_rc_fetch_add"}
 

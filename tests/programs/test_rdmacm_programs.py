@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -16,31 +15,19 @@ from pathlib import Path
 
 import pytest
 from tests import driver
-
-sys.path.insert(0, str(driver.ROOT))
-from tools import programs
+from tests.programs import running
 
 HERE = "127.0.0.1"
 TCP, UDP = "0106", "0111"
 WAIT_S = 60
 
 
-def _program(name: str, *sets: str) -> tuple[str, dict[str, str]]:
+def _program(name: str, group: str) -> tuple[str, dict[str, str]]:
     """The path of a program, and the environment to run it in; the test is skipped where it cannot be had."""
-    if not (driver.folder() / "librdmacm.so.1").is_file():
-        pytest.skip("librdmacm.so.1 was not built: the headers of librdmacm are missing (Debian: librdmacm-dev)")
-    try:
-        path, variables = programs.find(name, *sets)
-    except programs.Unavailable as error:
-        pytest.skip(str(error))
+    running.needs_librdmacm()
+    path, variables = running.program(name, group)
     environment = driver.environment(**variables)
     return path, {**environment, "PYTHONPATH": f"{environment['PYTHONPATH']}:{driver.ROOT}"}
-
-
-def _free_port() -> str:
-    with socket.socket() as probe:
-        probe.bind((HERE, 0))
-        return str(probe.getsockname()[1])
 
 
 def _announced(space: str, port: str) -> bool:
@@ -50,14 +37,11 @@ def _announced(space: str, port: str) -> bool:
         return any(before in row and row.rstrip().endswith(after) for row in table)
 
 
-def _listens(space: str, port: str) -> bool:
-    """Whether a TCP socket listens; without connecting, which a program would take for its peer."""
-    wanted = f":{int(port):04X}"
-    with open("/proc/net/tcp") as table:
-        return any(row.split()[1].endswith(wanted) and row.split()[3] == "0A" for row in list(table)[1:])
-
-
-READY: dict[str, Callable[[str, str], bool]] = {TCP: _announced, UDP: _announced, "socket": _listens}
+READY: dict[str, Callable[[str, str], bool]] = {
+    TCP: _announced,
+    UDP: _announced,
+    "socket": lambda _, port: running.listening(port),
+}
 
 
 def _both(server: list[str], client: list[str], how: str, port: str, environment: dict[str, str]) -> tuple[str, str]:
@@ -105,7 +89,7 @@ def test_rping_with_a_queue_pair_of_its_own() -> None:
 
 def _rping(common: str, apart: bool) -> None:
     path, environment = _program("rping", "rdmacm")
-    server, client = _pair([path], f"-s {common}", f"-c {common}", TCP, _free_port(), environment, apart)
+    server, client = _pair([path], f"-s {common}", f"-c {common}", TCP, running.free_port(), environment, apart)
     assert "server ping data: rdma-ping-4" in server
     assert "ping data: rdma-ping-4" in client
 
@@ -119,13 +103,15 @@ def test_datagrams() -> None:
 
 def test_connections_that_migrate() -> None:
     path, environment = _program("ucmatose", "rdmacm")
-    outputs = _pair([path], "-p PORT -c 3 -m", f"-p PORT -c 3 -m -s {HERE}", TCP, _free_port(), environment, False)
+    outputs = _pair(
+        [path], "-p PORT -c 3 -m", f"-p PORT -c 3 -m -s {HERE}", TCP, running.free_port(), environment, False
+    )
     assert all("return status 0" in text for text in outputs)
 
 
 def test_the_synchronous_interface() -> None:
     path, environment = _program("rdma_client", "rdmacm")
-    name, port = path.removesuffix("client"), _free_port()
+    name, port = path.removesuffix("client"), running.free_port()
     server, client = f"{name}server -p PORT", f"{name}client -p PORT -s {HERE}"
     outputs = _pair([], server, client, TCP, port, environment, False)
     assert all("end 0" in text for text in outputs)
@@ -133,7 +119,7 @@ def test_the_synchronous_interface() -> None:
 
 def test_many_connections() -> None:
     path, environment = _program("cmtime", "rdmacm")
-    _, client = _pair([path], "-p PORT -c 20", f"-p PORT -c 20 -s {HERE}", TCP, _free_port(), environment, False)
+    _, client = _pair([path], "-p PORT -c 20", f"-p PORT -c 20 -s {HERE}", TCP, running.free_port(), environment, False)
     assert "disconnect" in client
 
 
@@ -141,7 +127,7 @@ def test_many_connections() -> None:
 def test_perftest(words: str) -> None:
     name, *options = words.split()
     path, environment = _program(name, "verbs")
-    _, client = _pair([path, *options], "-p PORT", f"-p PORT {HERE}", TCP, _free_port(), environment, False)
+    _, client = _pair([path, *options], "-p PORT", f"-p PORT {HERE}", TCP, running.free_port(), environment, False)
     assert "#bytes" in client
 
 
@@ -149,7 +135,7 @@ def test_perftest(words: str) -> None:
 def test_libfabric(kind: str) -> None:
     path, environment = _program("fi_pingpong", "libfabric")
     words = [path, "-p", "verbs", "-e", kind, "-I", "5", "-S", "1024"]
-    _, client = _pair(words, "-B PORT", f"-P PORT {HERE}", "socket", _free_port(), environment, kind == "dgram")
+    _, client = _pair(words, "-B PORT", f"-P PORT {HERE}", "socket", running.free_port(), environment, kind == "dgram")
     assert "=5" in client
 
 

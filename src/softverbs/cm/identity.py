@@ -291,7 +291,6 @@ class Identity:
         :raises PyverbsRDMAError: EINVAL in another state, without a queue pair, or for too much private data
         """
         self._need(Stage.ROUTE)
-        assert self.destination is not None and self.source is not None
         self._check_private(param.private_data, ROOM[SidrReq if self.datagrams else Req])
         if not self.datagrams and not 0 < param.qp_num < 1 << 24:
             raise PyverbsRDMAError(f"qp_num={param.qp_num}: a connection needs a queue pair", errno.EINVAL)

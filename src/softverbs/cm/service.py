@@ -126,6 +126,7 @@ class Service:
         return due
 
     def _exchange_due(self) -> int:
+        """The same of the exchanges alone."""
         times = self._times
         while times:
             time, _, exchange = times[0]

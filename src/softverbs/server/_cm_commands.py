@@ -205,6 +205,14 @@ def _param(session: Session, identity: Identity, values: Values) -> Param:
     )
 
 
+def _wanted(session: Session, request: Values) -> tuple[Identity, Param]:
+    """The identifier of a request to connect, or to accept, with its ECE; and what the program wants."""
+    identity, values = _identity(session, request), request["param"]
+    param = _param(session, identity, values)
+    identity.local_ece = (values["vendor_id"] & 0xFFFFFF, values["options"])
+    return identity, param
+
+
 def _has_qp(session: Session, number: int) -> bool:
     """Whether a queue pair belongs to the process of a session, which may have opened the device more than once."""
     for other in session.server.sessions:
@@ -421,9 +429,7 @@ def listen(session: Session, request: Values) -> None:
 @handles("CM_CONNECT")
 def connect(session: Session, request: Values) -> None:
     """rdma_connect(3)."""
-    identity = _identity(session, request)
-    param = _param(session, identity, request["param"])
-    identity.local_ece = (request["param"]["vendor_id"] & 0xFFFFFF, request["param"]["options"])
+    identity, param = _wanted(session, request)
     identity.connect(param)
 
 
@@ -439,9 +445,7 @@ def negotiate(session: Session, request: Values) -> None:
 @handles("CM_ACCEPT")
 def accept(session: Session, request: Values) -> None:
     """rdma_accept(3)."""
-    identity = _identity(session, request)
-    param = _param(session, identity, request["param"])
-    identity.local_ece = (request["param"]["vendor_id"] & 0xFFFFFF, request["param"]["options"])
+    identity, param = _wanted(session, request)
     identity.accept(param)
 
 
