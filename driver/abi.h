@@ -11,7 +11,7 @@
 #define SV_ABI_ASSERT _Static_assert
 #endif
 
-#define SV_ABI_VERSION 2
+#define SV_ABI_VERSION 3
 #define SV_MESSAGE_SIZE 4096
 #define SV_TEXT_SIZE 500
 
@@ -122,7 +122,11 @@
 #define SV_CQ_SL                        44
 #define SV_CQ_DLID_PATH_BITS            45
 #define SV_CQ_TIMESTAMP                 48
+#define SV_CQ_FREES                     56
 #define SV_CQ_SLOT                      64
+
+/* CQ_FREES is the number of a send queue << 32, then the index behind the work request, 32 bits. */
+#define SV_SEND_QUEUES                  65536
 
 /* Commands. */
 enum sv_command {
@@ -682,7 +686,7 @@ struct sv_completion_reason_response {
 };
 SV_ABI_ASSERT(sizeof(struct sv_completion_reason_response) == 504, "completion_reason_response");
 
-/* CREATE_QP: ibv_create_qp(3), ibv_create_qp_ex(3). Queues that it has not: slots 0 Descriptors: memory. */
+/* CREATE_QP: ibv_create_qp(3), ibv_create_qp_ex(3). Queues that it has not: slots 0. send_queue: what CQ_FREES names it by; 0: its slots are free when they are retired Descriptors: memory. */
 struct sv_create_qp_request {
 	uint32_t pd;                             /* 0 */
 	uint32_t send_cq;                        /* 4 */
@@ -701,8 +705,10 @@ struct sv_create_qp_response {
 	uint32_t qp_num;                         /* 4 */
 	struct sv_qp_cap cap;                    /* 8 */
 	struct sv_rings rings;                   /* 32 */
+	uint32_t send_queue;                     /* 64 */
+	uint8_t reserved68[4];                   /* 68 */
 };
-SV_ABI_ASSERT(sizeof(struct sv_create_qp_response) == 64, "create_qp_response");
+SV_ABI_ASSERT(sizeof(struct sv_create_qp_response) == 72, "create_qp_response");
 
 /* MODIFY_QP: ibv_modify_qp(3) */
 struct sv_modify_qp_request {

@@ -117,7 +117,7 @@ SV_EXPORT int ibv_resize_cq(struct ibv_cq *cq, int cqe)
 
 	if (!old)
 		return ENOMEM;
-	pthread_mutex_lock(&self->lock);
+	sv_lock_cq(self);
 	pthread_mutex_lock(&self->arming); /* the device takes what is armed along to the new memory */
 	error = sv_call_fds(self->connection, SV_RESIZE_CQ, &request, sizeof(request), &response, sizeof(response), &fd,
 			    1, -1);
@@ -135,7 +135,7 @@ SV_EXPORT int ibv_resize_cq(struct ibv_cq *cq, int cqe)
 		error = error ? error : ENOMEM;
 	}
 	pthread_mutex_unlock(&self->arming);
-	pthread_mutex_unlock(&self->lock);
+	sv_unlock_cq(self);
 	return error;
 }
 

@@ -44,6 +44,12 @@ struct sv_entry {
 
 #define SV_BUCKETS 64
 
+/* Up to which index the completions of a send queue have been polled, low 32 bits: the slots before it are free. */
+struct sv_polled {
+	_Atomic uint32_t index;
+	uint8_t unused[60]; /* threads that use different queues share no cache line */
+};
+
 /* A connection to the device, shared by a context and its imports. */
 struct sv_connection {
 	struct sv_connection *next;
@@ -61,6 +67,8 @@ struct sv_connection {
 	unsigned int references;
 	pthread_mutex_t entries_lock;
 	struct sv_entry *entries[SV_BUCKETS];
+	/* By the number of the send queue. It stays when the queue goes, so that a thread that polls needs no lock. */
+	struct sv_polled *polled;
 	struct sv_hello_response hello;
 };
 
@@ -194,7 +202,9 @@ struct sv_cq {
 	uint64_t head;
 	uint64_t mask;
 	struct sv_old *old;
-	const uint8_t *current; /* start_poll to end_poll: the slot */
+	/* start_poll to end_poll: a copy of the current completion, whose slot the device has back already. */
+	_Alignas(8) uint8_t current[SV_CQ_SLOT];
+	atomic_ulong poller; /* the thread that holds `lock` from start_poll to end_poll; 0: none */
 	uint64_t wc_flags;
 	atomic_uint idle_polls;
 	pthread_mutex_t arming; /* not `lock`, which a program may hold from start_poll to end_poll */
@@ -208,6 +218,7 @@ struct sv_queue {
 	uint8_t *slots;
 	_Atomic uint64_t *tail_shared;
 	_Atomic uint64_t *head_shared;
+	_Atomic uint32_t *polled; /* send queue: slots before this index are free; NULL: those before the head are */
 	uint64_t tail;
 	uint64_t mask;
 	uint32_t stride;
@@ -268,6 +279,9 @@ void sv_fill_operations(struct verbs_context *verbs);
 const char *sv_wr_opcode_str(enum ibv_wr_opcode opcode);
 uint32_t sv_pd_handle(const struct ibv_pd *pd);
 
+/* Keeps others from polling. A thread within a batch (ibv_start_poll(3)) does so already. */
+void sv_lock_cq(struct sv_cq *self);
+void sv_unlock_cq(struct sv_cq *self);
 int sv_poll_cq(struct ibv_cq *cq, int count, struct ibv_wc *wc);
 int sv_req_notify_cq(struct ibv_cq *cq, int solicited_only);
 void sv_fill_polling(struct sv_cq *self);

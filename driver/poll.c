@@ -37,6 +37,19 @@ static inline const uint8_t *oldest(const struct sv_cq *self)
 	return self->slots + (self->head & self->mask) * SV_CQ_SLOT;
 }
 
+/* Polling the completion of a send frees its slot and those before it. The device has them back already. */
+static inline void free_slots(struct sv_cq *self, const uint8_t *slot)
+{
+	uint64_t frees = FIELD(uint64_t, slot, SV_CQ_FREES);
+	_Atomic uint32_t *polled;
+
+	if (!frees)
+		return;
+	polled = &self->connection->polled[(frees >> 32) % SV_SEND_QUEUES].index;
+	if ((int32_t)((uint32_t)frees - atomic_load_explicit(polled, memory_order_relaxed)) > 0)
+		atomic_store_explicit(polled, (uint32_t)frees, memory_order_release);
+}
+
 static void copy_completion(struct ibv_wc *wc, const uint8_t *slot)
 {
 	wc->wr_id = FIELD(uint64_t, slot, SV_CQ_WR_ID);
@@ -116,6 +129,7 @@ int sv_poll_cq(struct ibv_cq *cq, int count, struct ibv_wc *wc)
 		copy_completion(wc + taken, slot);
 		if (__builtin_expect(wc[taken].status != IBV_WC_SUCCESS, 0))
 			explain_completion(self, slot, self->head);
+		free_slots(self, slot);
 		self->head++;
 	}
 	if (taken)
@@ -156,25 +170,55 @@ int sv_req_notify_cq(struct ibv_cq *cq, int solicited_only)
 
 /* -- one by one */
 
-static void unlock(struct sv_cq *self)
+static unsigned long this_thread(void)
 {
-	if (self->locks)
+	return (unsigned long)pthread_self();
+}
+
+/* Whether this thread is in a batch of a queue that locks. Only it can have stored its own name there. */
+static bool holds(struct sv_cq *self)
+{
+	return atomic_load_explicit(&self->poller, memory_order_relaxed) == this_thread();
+}
+
+void sv_lock_cq(struct sv_cq *self)
+{
+	if (!holds(self))
+		pthread_mutex_lock(&self->lock);
+}
+
+void sv_unlock_cq(struct sv_cq *self)
+{
+	if (!holds(self))
 		pthread_mutex_unlock(&self->lock);
 }
 
-/* Makes the oldest completion the current one: 0, or ENOENT where there is none. */
+static void unlock(struct sv_cq *self)
+{
+	if (self->locks) {
+		atomic_store_explicit(&self->poller, 0, memory_order_relaxed);
+		pthread_mutex_unlock(&self->lock);
+	}
+}
+
+/* Takes the oldest completion out and makes it the current one: 0, or ENOENT where there is none. What is done to the
+ * queue until the next step (its QP is destroyed or reset, it is resized) does not concern the copy.
+ */
 static int step(struct sv_cq *self)
 {
 	const uint8_t *slot;
 
 	if (!waiting(self))
 		return ENOENT;
-	slot = oldest(self);
-	self->current = slot;
+	slot = self->current;
+	memcpy(self->current, oldest(self), SV_CQ_SLOT);
 	self->ex.wr_id = FIELD(uint64_t, slot, SV_CQ_WR_ID);
 	self->ex.status = FIELD(uint32_t, slot, SV_CQ_STATUS);
 	if (self->ex.status != IBV_WC_SUCCESS)
 		explain_completion(self, slot, self->head);
+	free_slots(self, slot);
+	self->head++;
+	store_head(self);
 	return 0;
 }
 
@@ -192,8 +236,10 @@ static int start_poll(struct ibv_cq_ex *cq, struct ibv_poll_cq_attr *attr)
 		return error;
 	if (load_tail(self) == self->head)
 		return is_idle(self) ? EIO : ENOENT;
-	if (self->locks)
+	if (self->locks) {
 		pthread_mutex_lock(&self->lock);
+		atomic_store_explicit(&self->poller, this_thread(), memory_order_relaxed);
+	}
 	error = step(self);
 	if (error)
 		unlock(self);
@@ -203,27 +249,14 @@ static int start_poll(struct ibv_cq_ex *cq, struct ibv_poll_cq_attr *attr)
 static int next_poll(struct ibv_cq_ex *cq)
 {
 	struct sv_cq *self = (struct sv_cq *)cq;
-	int error;
+	int error = sv_ask(self->connection, SV_ASK_POLL_CQ, self->cq.handle, 0);
 
-	if (self->current) {
-		self->current = NULL;
-		self->head++;
-		store_head(self);
-	}
-	error = sv_ask(self->connection, SV_ASK_POLL_CQ, self->cq.handle, 0);
 	return error ? error : step(self);
 }
 
 static void end_poll(struct ibv_cq_ex *cq)
 {
-	struct sv_cq *self = (struct sv_cq *)cq;
-
-	if (self->current) {
-		self->current = NULL;
-		self->head++;
-		store_head(self);
-	}
-	unlock(self);
+	unlock((struct sv_cq *)cq);
 }
 
 #define READ(result, name, type, offset)                                                                               \

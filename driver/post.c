@@ -2,6 +2,8 @@
  * memory, then the tail is stored and the device woken if it sleeps. What can be checked here is refused here, with the
  * errno; the device checks everything again.
  */
+#include <stdio.h>
+
 #include "driver.h"
 
 #define STORE(type, slot, offset, value) (*(type *)((slot) + (offset)) = (value))
@@ -26,21 +28,65 @@ void sv_queue_open(struct sv_queue *queue, uint8_t *memory, const struct sv_ring
 	queue->tail = atomic_load(queue->tail_shared);
 }
 
-static inline uint8_t *slot_at(const struct sv_queue *queue, uint64_t index)
-{
-	return queue->slots + (index & queue->mask) * queue->stride;
-}
-
-static inline bool is_full(const struct sv_queue *queue, uint64_t tail)
-{
-	return tail - atomic_load_explicit(queue->head_shared, memory_order_acquire) >= queue->max_wr;
-}
-
 static uint32_t state_of(const struct sv_qp *self)
 {
 	uint32_t state = *(volatile uint32_t *)(self->memory + SV_QP_STATE);
 
 	return state <= IBV_QPS_ERR ? state : IBV_QPS_ERR;
+}
+
+static inline uint8_t *slot_at(const struct sv_queue *queue, uint64_t index)
+{
+	return queue->slots + (index & queue->mask) * queue->stride;
+}
+
+/* How many slots are in use: of a send queue, since the last completion that was polled. */
+static inline uint64_t in_use(const struct sv_queue *queue, uint64_t tail)
+{
+	if (queue->polled)
+		return (uint32_t)tail - atomic_load_explicit(queue->polled, memory_order_acquire);
+	return tail - atomic_load_explicit(queue->head_shared, memory_order_acquire);
+}
+
+static inline bool is_full(const struct sv_queue *queue, uint64_t tail)
+{
+	return in_use(queue, tail) >= queue->max_wr;
+}
+
+/* Says why there is no room for a send: what would free the slots. */
+static int refuse_full(const struct sv_qp *self, uint64_t tail)
+{
+	const struct sv_queue *queue = &self->sends;
+	uint64_t retired = atomic_load_explicit(queue->head_shared, memory_order_acquire);
+	uint64_t first = tail - in_use(queue, tail);
+	unsigned int signaled = 0, ready = 0, silent = 0;
+	char words[160];
+
+	if (!queue->polled || !queue->max_wr)
+		return sv_refuse(ENOMEM, "the send queue of QP %#x is full: max_send_wr=%u", self->qp.qp_num,
+				 queue->max_wr);
+	for (uint64_t index = first; index < tail; index++) {
+		silent++;
+		if (!(slot_at(queue, index)[SV_SQ_FLAGS] & IBV_SEND_SIGNALED) && state_of(self) < IBV_QPS_SQE)
+			continue; /* in the states SQE and ERR each has a completion, with its error */
+		signaled++;
+		ready += index < retired;
+		silent = 0;
+	}
+	if (signaled)
+		snprintf(words, sizeof(words),
+			 "%u completions wait in the completion queue; the last %u of the work requests are unsignaled",
+			 ready, silent);
+	else
+		snprintf(words, sizeof(words),
+			 "none is signaled, so there is no completion to poll: signal at least one in max_send_wr");
+	return sv_refuse(ENOMEM,
+			 "the send queue of QP %#x is full: max_send_wr=%u, and all %u slots are in use, the oldest by "
+			 "wr_id=%#llx. A slot is free once a completion of its work request, or of a later one, has been "
+			 "polled. %llu of these work requests have completed; %s",
+			 self->qp.qp_num, queue->max_wr, queue->max_wr,
+			 (unsigned long long)*(const uint64_t *)(slot_at(queue, first) + SV_SQ_WR_ID),
+			 (unsigned long long)(retired > first ? retired - first : 0), words);
 }
 
 void sv_publish(struct sv_connection *connection, struct sv_queue *queue)
@@ -69,9 +115,8 @@ int sv_check_post(struct sv_qp *self, unsigned int opcode, unsigned int flags, u
 	state = state_of(self);
 	if (state < IBV_QPS_RTS)
 		return sv_refuse(EINVAL, "QP %#x is in the state %s, sends need RTS", number, state_names[state]);
-	if (is_full(&self->sends, tail))
-		return sv_refuse(ENOMEM, "the send queue of QP %#x is full: max_send_wr=%u", number,
-				 self->sends.max_wr);
+	if (__builtin_expect(is_full(&self->sends, tail), 0))
+		return refuse_full(self, tail);
 	if (flags & ~KNOWN_FLAGS)
 		return sv_refuse(EINVAL, "send_flags %#x: of no meaning here: %#x", flags, flags & ~KNOWN_FLAGS);
 	if (is_answered(opcode) && !self->max_reads)

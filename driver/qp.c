@@ -211,6 +211,10 @@ static int create(struct sv_qp *self, const struct sv_create_qp_request *request
 		      response.cap.max_send_sge);
 	sv_queue_open(&self->receives, self->memory, &response.rings, false, response.cap.max_recv_wr,
 		      response.cap.max_recv_sge);
+	if (response.send_queue) {
+		self->sends.polled = &self->connection->polled[response.send_queue % SV_SEND_QUEUES].index;
+		atomic_store(self->sends.polled, (uint32_t)self->sends.tail);
+	}
 	to_cap(cap, &response.cap);
 	sv_enter(self->connection, &self->entry, SV_QP, response.handle);
 	return 0;
@@ -342,9 +346,9 @@ static void lock_cqs(struct sv_qp *self)
 		second = other;
 	}
 	if (first)
-		pthread_mutex_lock(&first->lock);
+		sv_lock_cq(first);
 	if (second && second != first)
-		pthread_mutex_lock(&second->lock);
+		sv_lock_cq(second);
 }
 
 static void unlock_cqs(struct sv_qp *self)
@@ -353,9 +357,9 @@ static void unlock_cqs(struct sv_qp *self)
 	struct sv_cq *second = (struct sv_cq *)self->qp.recv_cq;
 
 	if (first)
-		pthread_mutex_unlock(&first->lock);
+		sv_unlock_cq(first);
 	if (second && second != first)
-		pthread_mutex_unlock(&second->lock);
+		sv_unlock_cq(second);
 }
 
 SV_EXPORT int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int attr_mask)
@@ -370,6 +374,8 @@ SV_EXPORT int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int att
 	if (purges)
 		lock_cqs(self);
 	error = sv_call(self->connection, SV_MODIFY_QP, &request, sizeof(request), &response, sizeof(response));
+	if (purges && !error && self->sends.polled) /* what was posted is dropped */
+		atomic_store(self->sends.polled, (uint32_t)atomic_load(self->sends.tail_shared));
 	if (purges)
 		unlock_cqs(self);
 	if (error)

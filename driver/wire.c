@@ -336,7 +336,15 @@ static int greet(struct sv_connection *connection, uint32_t purpose)
 	connection->control = sv_map(fds[0], SV_CONTROL_SIZE);
 	/* The device reads and writes this program's memory. Where it is not its ancestor the kernel wants to be told. */
 	prctl(PR_SET_PTRACER, (unsigned long)connection->hello.pid, 0, 0, 0);
-	return connection->control ? 0 : errno;
+	if (!connection->control)
+		return errno;
+	connection->polled = mmap(NULL, SV_SEND_QUEUES * sizeof(struct sv_polled), PROT_READ | PROT_WRITE,
+				  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0); /* a page of it for 64 queues */
+	if (connection->polled == MAP_FAILED) {
+		connection->polled = NULL;
+		return sv_refuse(ENOMEM, "no memory for the indices of send queues: %s", strerror(errno));
+	}
+	return 0;
 }
 
 struct sv_connection *sv_connect(uint32_t purpose)
@@ -427,6 +435,8 @@ void sv_disconnect(struct sv_connection *connection)
 		close(connection->async_fd);
 	if (connection->control)
 		munmap(connection->control, SV_CONTROL_SIZE);
+	if (connection->polled)
+		munmap(connection->polled, SV_SEND_QUEUES * sizeof(struct sv_polled));
 	pthread_mutex_destroy(&connection->lock);
 	pthread_mutex_destroy(&connection->entries_lock);
 	free(connection);

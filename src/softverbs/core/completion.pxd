@@ -22,6 +22,7 @@ from softverbs.core.rings cimport (
     CQ_BYTE_LEN,
     CQ_DLID_PATH_BITS,
     CQ_FLAGS,
+    CQ_FREES,
     CQ_HEAD,
     CQ_IMM,
     CQ_OPCODE,
@@ -101,17 +102,17 @@ cdef class CompletionQueue:
     @cython.locals(due=int64_t)
     cdef void push(
         self, uint64_t wr_id, uint32_t status, uint32_t opcode, uint32_t qp_num, uint32_t byte_len, uint32_t imm,
-        uint32_t wc_flags, uint32_t src_qp, bint solicited, object reason
+        uint32_t wc_flags, uint32_t src_qp, bint solicited, uint64_t frees, object reason
     ) except *
     @cython.locals(
         wr_id=uint64_t, status=uint32_t, opcode=uint32_t, qp_num=uint32_t, byte_len=uint32_t, imm=uint32_t,
-        wc_flags=uint32_t, src_qp=uint32_t, solicited=bint
+        wc_flags=uint32_t, src_qp=uint32_t, solicited=bint, frees=uint64_t, entry=tuple
     )
     cpdef int64_t release(self, int64_t now) except? -2
     @cython.locals(ring=Ring, slot=uintptr_t)
     cdef void _append(
         self, uint64_t wr_id, uint32_t status, uint32_t opcode, uint32_t qp_num, uint32_t byte_len, uint32_t imm,
-        uint32_t wc_flags, uint32_t src_qp, bint solicited, object reason
+        uint32_t wc_flags, uint32_t src_qp, bint solicited, uint64_t frees, object reason
     ) except *
     cdef bint _make_room(self) except -1
     cdef int _event_is_due(self, uint32_t count) except -1
@@ -120,9 +121,11 @@ cdef class CompletionQueue:
     cdef _notify(self)
     @cython.locals(ring=Ring, slot=uintptr_t, kept=uint64_t, index=uint64_t, reasons=dict)
     cpdef purge(self, uint32_t qp_num)
+    @cython.locals(ring=Ring, slot=uintptr_t, index=uint64_t)
+    cpdef disown(self, uint64_t number)
     @cython.locals(port=Host, result=list)
     cpdef list poll(self, int limit)
-    @cython.locals(ring=Ring, slot=uintptr_t, wc=WC)
+    @cython.locals(ring=Ring, slot=uintptr_t, wc=WC, frees=uint64_t)
     cdef WC _take(self)
     cdef _poison(self, WC wc)
     cpdef list rings(self)
@@ -145,5 +148,5 @@ cdef class CompletionQueue:
 cdef int complete(
     CompletionQueue cq, CompCntr counter, uint64_t payload, bint listed, bint solicited, uint64_t wr_id, uint32_t status,
     uint32_t opcode, uint32_t qp_num, uint32_t byte_len, uint32_t imm, uint32_t wc_flags, uint32_t src_qp,
-    object reason
+    uint64_t frees, object reason
 ) except -1

@@ -38,6 +38,7 @@ if not cython.compiled:
         CQ_BYTE_LEN,
         CQ_DLID_PATH_BITS,
         CQ_FLAGS,
+        CQ_FREES,
         CQ_HEAD,
         CQ_IMM,
         CQ_OPCODE,
@@ -202,28 +203,29 @@ class CompletionQueue:
 
     def push(
         self, wr_id: int, status: int, opcode: int, qp_num: int, byte_len: int, imm: int, wc_flags: int, src_qp: int,
-        solicited: bool, reason: str | None,
+        solicited: bool, frees: int, reason: str | None,
     ) -> None:  # fmt: skip
         """A completion: appends its entry, unless a fault makes that wait."""
         if self.port.plan is not None:
             due = self.port.plan.on_completion(self, wr_id, status, opcode, qp_num)
             if due != 0:
                 self.late.append(
-                    (due, wr_id, status, opcode, qp_num, byte_len, imm, wc_flags, src_qp, solicited, reason)
+                    (due, wr_id, status, opcode, qp_num, byte_len, imm, wc_flags, src_qp, solicited, frees, reason)
                 )
                 return
-        self._append(wr_id, status, opcode, qp_num, byte_len, imm, wc_flags, src_qp, solicited, reason)
+        self._append(wr_id, status, opcode, qp_num, byte_len, imm, wc_flags, src_qp, solicited, frees, reason)
 
     def release(self, now: int) -> int:
         """Appends the late entries whose time has come, in order; when the next is due, or -1."""
         while self.late and self.late[0][0] <= now:
-            _, wr_id, status, opcode, qp_num, byte_len, imm, wc_flags, src_qp, solicited, reason = self.late.popleft()
-            self._append(wr_id, status, opcode, qp_num, byte_len, imm, wc_flags, src_qp, solicited, reason)
+            entry = self.late.popleft()
+            _, wr_id, status, opcode, qp_num, byte_len, imm, wc_flags, src_qp, solicited, frees, reason = entry
+            self._append(wr_id, status, opcode, qp_num, byte_len, imm, wc_flags, src_qp, solicited, frees, reason)
         return self.late[0][0] if self.late else -1
 
     def _append(
         self, wr_id: int, status: int, opcode: int, qp_num: int, byte_len: int, imm: int, wc_flags: int, src_qp: int,
-        solicited: bool, reason: str | None,
+        solicited: bool, frees: int, reason: str | None,
     ) -> None:  # fmt: skip
         """Appends an entry and raises the event that it is due (IBA 11.4.2.2)."""
         ring = self.ring
@@ -243,6 +245,7 @@ class CompletionQueue:
         store64(slot + CQ_PKEY_INDEX, 0)
         store8(slot + CQ_SL, wc_flags >> WC_SL_SHIFT)
         store64(slot + CQ_TIMESTAMP, self.port.now)
+        store64(slot + CQ_FREES, frees)
         if reason is not None:
             self.reasons[ring.tail] = reason
             if len(self.reasons) > ring.size:
@@ -339,6 +342,19 @@ class CompletionQueue:
         if self.mapping:
             self.publish_tail()
 
+    def disown(self, number: int) -> None:
+        """The entries of a send queue that is reset or gone stay, and free nothing when they are polled.
+
+        :param number: of the send queue (``Host.enter_ring``)
+        """
+        self._see_head()
+        ring = self.ring
+        for index in range(ring.head, ring.tail):
+            slot = ring.slot(index)
+            if load64(slot + CQ_FREES) >> 32 == number:
+                store64(slot + CQ_FREES, 0)
+        self.late = deque([(*entry[:10], 0, entry[11]) if entry[10] >> 32 == number else entry for entry in self.late])
+
     # -- the application's side
 
     def poll(self, limit: int) -> list[WC]:
@@ -386,6 +402,9 @@ class CompletionQueue:
             if self.debug:
                 self._poison(wc)
         ring.head += 1
+        frees = load64(slot + CQ_FREES)
+        if frees != 0:
+            self.port.free_slots(frees)
         return wc
 
     def _poison(self, wc: WC) -> None:
@@ -620,7 +639,8 @@ def rounded(cqe: int, options: Options) -> int:
 
 def complete(
     cq: CompletionQueue, counter: "CompCntr | None", payload: int, listed: bool, solicited: bool, wr_id: int,
-    status: int, opcode: int, qp_num: int, byte_len: int, imm: int, wc_flags: int, src_qp: int, reason: str | None,
+    status: int, opcode: int, qp_num: int, byte_len: int, imm: int, wc_flags: int, src_qp: int, frees: int,
+    reason: str | None,
 ) -> None:  # fmt: skip
     """Retires one work request: first the counter, then the completion queue.
 
@@ -628,6 +648,7 @@ def complete(
     :param payload: bytes that a BYTES counter counts
     :param listed: whether success makes an entry (signaled); an error always does
     :param wc_flags: ``IBV_WC_*`` flags, and a datagram's ``WC_SL_*``
+    :param frees: what is free once the entry has been polled (``rings.CQ_FREES``)
     """
     if cq.port.plan is not None:
         changed = cq.port.plan.on_retire(wr_id, status, opcode, qp_num)
@@ -636,4 +657,4 @@ def complete(
     if counter is not None:
         counter.record(status, payload)
     if listed or status != WC_SUCCESS:
-        cq.push(wr_id, status, opcode, qp_num, byte_len, imm, wc_flags, src_qp, solicited, reason)
+        cq.push(wr_id, status, opcode, qp_num, byte_len, imm, wc_flags, src_qp, solicited, frees, reason)

@@ -1,7 +1,11 @@
+cimport cython
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from softverbs.core.far cimport Far
 from softverbs.core.lock cimport Lock
+from softverbs.core.rings cimport Ring
+
+cdef uint64_t _LOW_32
 
 cdef class Host:
     cdef readonly object options
@@ -18,6 +22,8 @@ cdef class Host:
     cdef public object plan
     cdef readonly list addresses
     cdef list free_addresses
+    cdef list numbered
+    cdef object free_numbers
     cdef readonly dict srqs
     cdef uint32_t srq_seed
     cdef public uint64_t qkey_violations
@@ -34,6 +40,10 @@ cdef class Host:
     cpdef leave(self, object kind)
     cpdef uint32_t enter_address(self, object handle) except? 0
     cpdef remove_address(self, object handle)
+    cpdef enter_ring(self, Ring ring)
+    cpdef remove_ring(self, Ring ring)
+    @cython.locals(ring=Ring)
+    cdef int free_slots(self, uint64_t frees) except -1
     cpdef uint32_t enter_srq(self, object srq) except? 0
     cpdef remove_srq(self, object srq)
     cpdef offend(self, object element, object reason)

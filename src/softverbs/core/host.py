@@ -1,6 +1,7 @@
 """What the objects of a device ask of the port they belong to. The port implements it; the layers below know this."""
 
 import errno
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,9 @@ from softverbs.core.limits import NUM_COMP_VECTORS, Options
 if not cython.compiled:
     from softverbs.core.far import Far
     from softverbs.core.lock import Lock
+    from softverbs.core.rings import Ring
+
+_LOW_32 = 0xFFFFFFFF
 
 
 class Host:
@@ -41,6 +45,9 @@ class Host:
         #: Address handles by handle; 0 is none.
         self.addresses: list[Any] = [None]
         self.free_addresses: list[int] = []
+        #: Send queues whose slots are free when a completion is polled, by number; 0 is none.
+        self.numbered: list[Any] = [None]
+        self.free_numbers: deque[int] = deque()
         #: Shared receive queues by number.
         self.srqs: dict[int, Any] = {}
         self.srq_seed = 0
@@ -96,6 +103,28 @@ class Host:
         self.addresses[handle.handle] = None
         self.free_addresses.insert(0, handle.handle)
         self.leave("address handle")
+
+    def enter_ring(self, ring: Ring) -> None:
+        """Gives the ring of a send queue the number that its completion queue entries name it by."""
+        if self.free_numbers:
+            ring.number = self.free_numbers.popleft()
+            self.numbered[ring.number] = ring
+        else:
+            ring.number = len(self.numbered)
+            self.numbered.append(ring)
+
+    def remove_ring(self, ring: Ring) -> None:
+        """A send queue is gone, and no completion queue entry names it."""
+        if ring.number:
+            self.numbered[ring.number] = None
+            self.free_numbers.append(ring.number)
+            ring.number = 0
+
+    def free_slots(self, frees: int) -> None:
+        """A completion queue entry has been polled, whose ``CQ_FREES`` is not 0."""
+        ring: Ring | None = self.numbered[frees >> 32]
+        if ring is not None:
+            ring.free_to(frees & _LOW_32)
 
     def enter_srq(self, srq: Any) -> int:
         """Gives a shared receive queue its number, 24 bits, not 0; ENOMEM past ``max_srq``."""

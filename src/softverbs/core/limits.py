@@ -52,6 +52,9 @@ class Options:
     cqe_rounding: str = "exact"
     #: ``standard``: a completion queue that overruns is dead and its QPs go to ERR; ``rxe``: the CQE is lost.
     overrun: str = "standard"
+    #: When the slot of a send work request is free. ``polled``: once a completion of it, or of a later one of its queue,
+    #: has been polled, as on NICs; ``completed``: once it has completed, as on Soft-RoCE.
+    send_slots: str = "polled"
     #: Whether completions of a destroyed or reset QP are removed from its completion queues.
     purge: bool = True
     #: Poison fields that are not valid; detect concurrent polls of a SINGLE_THREADED queue.
@@ -125,6 +128,7 @@ _CHOICES = {
     "imm": ("standard", "efa"),
     "cqe_rounding": ("exact", "pow2"),
     "overrun": ("standard", "rxe"),
+    "send_slots": ("polled", "completed"),
     "explain": ("local", "always", "never"),
 }
 _RANGES = {

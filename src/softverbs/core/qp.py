@@ -178,6 +178,8 @@ class QueuePair:
         self.qp_num = port.enter_qp(self, number)
         self.handle = self.qp_num
         self.connection.qp_num = self.qp_num
+        if port.options.send_slots == "polled" and send_cq is not None:
+            port.enter_ring(self.sends.ring)
         self._use(1)
 
     def _build(self, send_cq: Any, recv_cq: Any) -> None:
@@ -630,6 +632,7 @@ class QueuePair:
         if self.mapping:
             self._drop_shared()
         self.requester.reset(0)
+        self.sends.release()
         self.responder.drop_receives()
         self.responder.reset(0, 0)
         self.connection.connected = False
@@ -647,6 +650,8 @@ class QueuePair:
                 self.send_cq.purge(self.qp_num)
             if self.recv_cq is not None:
                 self.recv_cq.purge(self.qp_num)
+        elif self.send_cq is not None:
+            self.send_cq.disown(self.sends.ring.number)
 
     def query(self) -> dict[str, Any]:
         """The attributes now (ibv_query_qp(3)), and ``cap``."""
@@ -724,6 +729,7 @@ class QueuePair:
         self.closed = True
         self.state = QPS_RESET
         self._reset()
+        self.port.remove_ring(self.sends.ring)
         self.attachments.clear(self)
         self._use(-1)
         self.port.remove_qp(self)

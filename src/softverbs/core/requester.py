@@ -526,6 +526,8 @@ class Requester:
         if self.cursor < self.sq.head:
             self.cursor = self.sq.head
             self.offset = 0
+        if status != WC_SUCCESS and not listed:
+            store8(slot + SQ_FLAGS, load8(slot + SQ_FLAGS) | SEND_SIGNALED)  # an error always has a completion
         complete(
             self.cq,
             self._counter(opcode),
@@ -540,6 +542,7 @@ class Requester:
             0,
             0,
             0,
+            self.sq.frees(),
             reason,
         )
         if self.doomed and not self.failed and self.sq.head == self.doom_index:

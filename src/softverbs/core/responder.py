@@ -330,6 +330,7 @@ class Responder(Answers):
                 WC_WITH_IMM,
                 0,
                 solicited,
+                0,
                 None,
             )
 
@@ -518,6 +519,7 @@ class Responder(Answers):
             length,
             immediate,
             wc_flags,
+            0,
             0,
             reason,
         )

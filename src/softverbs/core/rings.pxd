@@ -61,7 +61,9 @@ cdef int CQ_SLID
 cdef int CQ_SL
 cdef int CQ_DLID_PATH_BITS
 cdef int CQ_TIMESTAMP
+cdef int CQ_FREES
 cdef int CQ_SLOT
+cdef uint64_t _LOW_32
 
 cpdef check_mapping(uintptr_t address)
 
@@ -73,9 +75,15 @@ cdef class Ring:
     cdef readonly uint32_t stride
     cdef readonly uint64_t head
     cdef readonly uint64_t tail
+    cdef readonly uint64_t number
+    cdef readonly uint64_t polled
     cdef uintptr_t slot(self, uint64_t index) noexcept
     cpdef uint64_t count(self) noexcept
     cdef bint full(self) noexcept
+    cdef uint64_t in_use(self) noexcept
+    cdef uint64_t frees(self) noexcept
+    @cython.locals(fresh=uint64_t)
+    cpdef void free_to(self, uint64_t index) noexcept
     cdef uintptr_t in_memory(self, uintptr_t slots, uint64_t index) noexcept
     cpdef relocate(self, uintptr_t address)
     cpdef restore(self)

@@ -84,7 +84,12 @@ CQ_SLID = 42
 CQ_SL = 44
 CQ_DLID_PATH_BITS = 45
 CQ_TIMESTAMP = 48
+# What polling the entry frees: the number of a send queue (``Host.enter_ring``) << 32, and the low 32 bits of the index
+# behind the work request. 0: nothing.
+CQ_FREES = 56
 CQ_SLOT = 64
+
+_LOW_32 = 0xFFFFFFFF
 
 #: The same for Python: the names above are C variables where the core is compiled.
 VALUES = {
@@ -100,7 +105,8 @@ VALUES = {
     "RQ_SGES": RQ_SGES, "CQ_WR_ID": CQ_WR_ID, "CQ_STATUS": CQ_STATUS, "CQ_OPCODE": CQ_OPCODE,
     "CQ_VENDOR_ERR": CQ_VENDOR_ERR, "CQ_BYTE_LEN": CQ_BYTE_LEN, "CQ_IMM": CQ_IMM, "CQ_QP_NUM": CQ_QP_NUM,
     "CQ_SRC_QP": CQ_SRC_QP, "CQ_FLAGS": CQ_FLAGS, "CQ_PKEY_INDEX": CQ_PKEY_INDEX, "CQ_SLID": CQ_SLID, "CQ_SL": CQ_SL,
-    "CQ_DLID_PATH_BITS": CQ_DLID_PATH_BITS, "CQ_TIMESTAMP": CQ_TIMESTAMP, "CQ_SLOT": CQ_SLOT,
+    "CQ_DLID_PATH_BITS": CQ_DLID_PATH_BITS, "CQ_TIMESTAMP": CQ_TIMESTAMP, "CQ_FREES": CQ_FREES,
+    "CQ_SLOT": CQ_SLOT,
 }  # fmt: skip
 
 
@@ -111,7 +117,11 @@ def check_mapping(address: int) -> None:
 
 
 class Ring:
-    """``size`` slots of ``stride`` bytes, at least 1. ``head`` and ``tail`` only grow; between them slots are taken."""
+    """``size`` slots of ``stride`` bytes, at least 1. ``head`` and ``tail`` only grow; between them slots are taken.
+
+    Where a slot stays in use until a completion is polled, the ring has a ``number``, and the slots from ``polled`` on
+    are in use.
+    """
 
     def __init__(self, size: int, stride: int) -> None:
         slots = 1
@@ -124,6 +134,8 @@ class Ring:
         self.stride = stride
         self.head = 0
         self.tail = 0
+        self.number = 0
+        self.polled = 0
 
     def slot(self, index: int) -> int:
         """Address of the slot of ``index``, which grows like ``head`` and ``tail``."""
@@ -136,6 +148,24 @@ class Ring:
     def full(self) -> bool:
         """Whether every slot is taken."""
         return self.tail - self.head >= self.size
+
+    def in_use(self) -> int:
+        """How many slots cannot be written to yet."""
+        return self.tail - (self.polled if self.number else self.head)
+
+    def frees(self) -> int:
+        """What polling the completion of the work request that was retired last frees (``CQ_FREES``)."""
+        return self.number << 32 | (self.head & _LOW_32) if self.number else 0
+
+    def free_to(self, index: int) -> None:
+        """A completion was polled.
+
+        :param index: low 32 bits of the index behind its work request. One that lies before ``polled`` is of work
+            requests that a reset has dropped since.
+        """
+        fresh = (index - self.polled) & _LOW_32
+        if fresh <= self.head - self.polled:
+            self.polled += fresh
 
     def in_memory(self, slots: int, index: int) -> int:
         """As ``slot``, of slots at another address: those in memory that is shared with a program."""

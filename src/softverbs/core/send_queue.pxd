@@ -20,6 +20,7 @@ from softverbs.core.memory cimport (
     raw_load8 as load8,
     raw_load16 as load16,
     raw_load32 as load32,
+    raw_load64 as load64,
     raw_store8 as store8,
     raw_store16 as store16,
     raw_store32 as store32,
@@ -65,7 +66,10 @@ cdef class SendQueue(WorkQueue):
     cdef readonly list handles
     @cython.locals(ring=Ring, opcode=uint32_t, flags=uint32_t, slot=uintptr_t, elements=list, length=uint64_t, handle=AddressHandle)
     cdef int put(self, SendWR wr, int max_reads) except -1
+    cdef void release(self) noexcept
     cdef void take_back(self, uint64_t tail) noexcept
+    @cython.locals(ring=Ring, index=uint64_t, signaled=uint64_t, ready=uint64_t, silent=uint64_t)
+    cdef _refuse_full(self)
     cdef _refuse_opcode(self, uint32_t opcode)
     cdef _refuse_flags(self, uint32_t flags)
     cdef _refuse_length(self, uint64_t length)

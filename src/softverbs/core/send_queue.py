@@ -26,7 +26,7 @@ if not cython.compiled:
         WR_RDMA_READ,
         WR_SEND_WITH_INV,
     )
-    from softverbs.core.memory import copy, copy_checked, load8, load16, load32, store8, store16, store32, store64
+    from softverbs.core.memory import copy, copy_checked, load8, load16, load32, load64, store8, store16, store32, store64
     from softverbs.core.operations import allowed, is_answered, is_atomic, operation_name
     from softverbs.core.packets import ATOMIC_SIZE
     from softverbs.core.rings import (
@@ -94,10 +94,8 @@ class SendQueue(WorkQueue):
         flags = wr._send_flags
         if opcode > WR_ATOMIC_WRITE or not self.allowed >> opcode & 1:
             self._refuse_opcode(opcode)
-        if ring.tail - ring.head >= self.max_wr:
-            raise PyverbsRDMAError(
-                f"the send queue of QP {self.connection.qp_num:#x} is full: max_send_wr={self.max_wr}", errno.ENOMEM
-            )
+        if ring.in_use() >= self.max_wr:
+            self._refuse_full()
         if flags & ~_SEND_FLAGS:
             self._refuse_flags(flags)
         slot = ring.slot(ring.tail)
@@ -136,6 +134,32 @@ class SendQueue(WorkQueue):
             self.handles[ring.tail & ring.mask] = handle
         ring.tail += 1
 
+    def _refuse_full(self) -> None:
+        ring = self.ring
+        words = f"the send queue of QP {self.connection.qp_num:#x} is full: max_send_wr={self.max_wr}"
+        if ring.number == 0 or self.max_wr == 0:
+            raise PyverbsRDMAError(words, errno.ENOMEM)
+        # How many completions wait to be polled, and how many requests are behind the last one that asked for one.
+        signaled = ready = silent = 0
+        for index in range(ring.polled, ring.tail):
+            silent += 1
+            if load8(ring.slot(index) + SQ_FLAGS) & SEND_SIGNALED:
+                signaled += 1
+                ready += index < ring.head
+                silent = 0
+        words += (
+            f", and all {self.max_wr} slots are in use, the oldest by wr_id={load64(ring.slot(ring.polled)):#x}. A slot "
+            "is free once a completion of its work request, or of a later one, has been polled. "
+            f"{ring.head - ring.polled} of these work requests have completed; "
+        )
+        if signaled == 0:
+            words += "none is signaled, so there is no completion to poll: signal at least one in max_send_wr"
+        else:
+            words += (
+                f"{ready} completions wait in the completion queue; the last {silent} of the work requests are unsignaled"
+            )
+        raise PyverbsRDMAError(words, errno.ENOMEM)
+
     def _refuse_opcode(self, opcode: int) -> None:
         kind = TYPE_NAMES[self.qp_type]
         raise PyverbsRDMAError(f"a QP of type {kind} has no operation {operation_name(opcode)}", errno.EINVAL)
@@ -146,6 +170,10 @@ class SendQueue(WorkQueue):
 
     def _refuse_length(self, length: int) -> None:
         raise PyverbsRDMAError(f"a message of {length} bytes: at most {MAX_MESSAGE_SIZE}", errno.EINVAL)
+
+    def release(self) -> None:
+        """Every slot is free: the queue pair is reset."""
+        self.ring.polled = self.ring.tail
 
     def take_back(self, tail: int) -> None:
         """Removes what was appended since the ring's tail was ``tail``: nothing of it has started."""

@@ -274,5 +274,6 @@ class DatagramResponder(UnreliableResponder):
             immediate,
             wc_flags,
             deth_src_qpn(headers),
+            0,
             None,
         )

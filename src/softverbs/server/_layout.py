@@ -16,8 +16,12 @@ SLOTS = (
     "SQ_COMPARE_ADD", "SQ_SWAP", "SQ_DESTINATION", "SQ_AH", "SQ_SGES",
     "RQ_WR_ID", "RQ_NUM_SGE", "RQ_LENGTH", "RQ_SGES",
     "CQ_WR_ID", "CQ_STATUS", "CQ_OPCODE", "CQ_VENDOR_ERR", "CQ_BYTE_LEN", "CQ_IMM", "CQ_QP_NUM", "CQ_SRC_QP",
-    "CQ_FLAGS", "CQ_PKEY_INDEX", "CQ_SLID", "CQ_SL", "CQ_DLID_PATH_BITS", "CQ_TIMESTAMP", "CQ_SLOT",
+    "CQ_FLAGS", "CQ_PKEY_INDEX", "CQ_SLID", "CQ_SL", "CQ_DLID_PATH_BITS", "CQ_TIMESTAMP",
+    "CQ_FREES", "CQ_SLOT",
 )  # fmt: skip
+
+#: Numbers of send queues, in the upper half of CQ_FREES, are below this.
+SEND_QUEUES = {"SEND_QUEUES": 65536}
 
 #: One page for each connection.
 CONTROL = {
@@ -75,4 +79,5 @@ GROUPS = (
     ("HELLO purposes.", PURPOSES),
     ("REG_MR flags.", REG_FLAGS),
     ("Slots (core/rings.py).", _named(SLOTS)),
+    ("CQ_FREES is the number of a send queue << 32, then the index behind the work request, 32 bits.", SEND_QUEUES),
 )

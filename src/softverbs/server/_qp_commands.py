@@ -116,7 +116,9 @@ def create_qp(session: Session, request: Values) -> Values:
         session.bind(entry, domain)
     else:
         core.user = entry
-    return {"handle": entry.handle, "qp_num": core.qp_num, "cap": _cap(core), "rings": _rings(core, memory)}
+    rings = _rings(core, memory)
+    number = core.sends.ring.number
+    return {"handle": entry.handle, "qp_num": core.qp_num, "cap": _cap(core), "rings": rings, "send_queue": number}
 
 
 @handles("OPEN_QP")
