@@ -686,7 +686,7 @@ struct sv_completion_reason_response {
 };
 SV_ABI_ASSERT(sizeof(struct sv_completion_reason_response) == 504, "completion_reason_response");
 
-/* CREATE_QP: ibv_create_qp(3), ibv_create_qp_ex(3). Queues that it has not: slots 0. send_queue: what CQ_FREES names it by; 0: its slots are free when they are retired Descriptors: memory. */
+/* CREATE_QP: ibv_create_qp(3), ibv_create_qp_ex(3). Queues that it has not: slots 0. send_queue: its number in CQ_FREES; 0: its slots are free when they are retired Descriptors: memory. */
 struct sv_create_qp_request {
 	uint32_t pd;                             /* 0 */
 	uint32_t send_cq;                        /* 4 */

@@ -73,18 +73,19 @@ static int refuse_full(const struct sv_qp *self, uint64_t tail)
 		ready += index < retired;
 		silent = 0;
 	}
-	if (signaled)
+	if (!signaled)
 		snprintf(words, sizeof(words),
-			 "%u completions wait in the completion queue; the last %u of the work requests are unsignaled",
+			 "none is signaled, so no completion can free a slot: signal at least one in max_send_wr, and poll");
+	else if (silent)
+		snprintf(words, sizeof(words), "%u completions wait to be polled, the last %u work requests are unsignaled",
 			 ready, silent);
 	else
-		snprintf(words, sizeof(words),
-			 "none is signaled, so there is no completion to poll: signal at least one in max_send_wr");
+		snprintf(words, sizeof(words), "%u completions wait to be polled", ready);
 	return sv_refuse(ENOMEM,
-			 "the send queue of QP %#x is full: max_send_wr=%u, and all %u slots are in use, the oldest by "
-			 "wr_id=%#llx. A slot is free once a completion of its work request, or of a later one, has been "
-			 "polled. %llu of these work requests have completed; %s",
-			 self->qp.qp_num, queue->max_wr, queue->max_wr,
+			 "the send queue of QP %#x is full: max_send_wr=%u, all slots are in use, from wr_id=%#llx on. A "
+			 "slot is free once the completion of its work request, or of a later one, has been polled. %llu "
+			 "of the work requests are done, %s",
+			 self->qp.qp_num, queue->max_wr,
 			 (unsigned long long)*(const uint64_t *)(slot_at(queue, first) + SV_SQ_WR_ID),
 			 (unsigned long long)(retired > first ? retired - first : 0), words);
 }

@@ -40,7 +40,7 @@ class Queue:
     def complete(self, kind: str = PLAIN, qp_num: int = QP_NUM) -> None:
         """A completion, which the program cannot see yet."""
         status = FLUSH_ERR if kind == ERROR else SUCCESS
-        self.core.late.append((0, 1, status, 0, qp_num, 0, 0, 0, 0, kind == SOLICITED, None))
+        self.core.late.append((0, 1, status, 0, qp_num, 0, 0, 0, 0, kind == SOLICITED, 0, None))
         self.core.release(self.node.sim.now)
 
     def publish(self) -> None:
@@ -146,7 +146,7 @@ def test_without_a_channel_nobody_looks(queue: Queue) -> None:
     program = Completions(core.mapped_size(), core.rings()[0].mask + 1)
     core.share(program.address, program)
     program.arm()
-    core.late.append((0, 1, SUCCESS, 0, QP_NUM, 0, 0, 0, 0, False, None))
+    core.late.append((0, 1, SUCCESS, 0, QP_NUM, 0, 0, 0, 0, False, 0, None))
     core.release(0)
     queue.publish()
     assert (program.tail, core.armed, core.statistics()["events"]) == (1, 0, 0)
@@ -358,7 +358,7 @@ def test_what_a_plan_has_kept_back_is_shown_in_the_turn_that_it_is_due(queue: Qu
     queue.node.sim.clock.now += 10**7
     port.serve(1, True)
     queue.program.arm()
-    queue.core.late.append((port.now, 1, SUCCESS, 0, QP_NUM, 0, 0, 0, 0, False, None))
+    queue.core.late.append((port.now, 1, SUCCESS, 0, QP_NUM, 0, 0, 0, 0, False, 0, None))
     port.plan = Late(queue.core)
     assert port.serve(1, False) == 0
     port.plan = None

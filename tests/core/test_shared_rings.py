@@ -694,6 +694,7 @@ def test_a_shared_receive_queue() -> None:
         again = receives(b.srq)
         assert again.tail(RECEIVE) - again.head(RECEIVE) == 2
         again.receive([], 10)
+        assert len(a.polled()) == 2
         for _ in range(3):
             a.post(WR_WRITE_IMM, 0, 0, 0)
         turn(a.node, b.node)
@@ -705,7 +706,7 @@ def test_a_shared_receive_queue() -> None:
 
 def test_two_programs_in_processes_of_their_own() -> None:
     """They post and poll by themselves; this process only makes progress, and works on their memory."""
-    with Pair(cap=CAP) as pair:
+    with Pair(cap=(16, *CAP[1:])) as pair:
         sides = [Side(pair.a), Side(pair.b)]
         children = []
         for side in sides:

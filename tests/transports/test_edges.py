@@ -11,6 +11,7 @@ from tests.netsim.pair import (
     RECV,
     REMOTE_WRITE,
     SEND,
+    SIGNALED,
     SUCCESS,
     WR_SEND,
     WR_SEND_IMM,
@@ -84,9 +85,10 @@ def test_handles_of_requests_that_are_flushed_or_dropped_are_let_go() -> None:
             connect(a.qp, None, a.node, None)
         for _ in range(1000):
             handle = a.node.handle(a.pd, pair.b.node.gid)
-            a.post(WR_SEND, 0, 8, handle=handle, flags=0)
+            a.post(WR_SEND, 0, 8, handle=handle)
             handle.core.close()
             pair.sim.settle()
+            assert len(a.polled()) == 1
         assert a.count(SEND) == (1000, 5)
         assert len(a.node.port.addresses) < 100
 
@@ -138,17 +140,17 @@ def test_a_link_that_refuses_frames_loses_none(kind: int, seed: int) -> None:
 
 
 @each_type
-def test_unsignaled_requests_make_room_when_they_are_done(kind: int) -> None:
-    """A queue of 4, and 40 requests."""
+def test_unsignaled_requests_are_freed_by_the_completion_of_a_later_one(kind: int) -> None:
+    """A queue of 4, and 40 requests, of which each fourth is signaled."""
     with Pair(cap=(4, 64, 1, 1, 0), kind=kind) as pair:
         for _ in range(40):
             pair.b.receive(0x8000, 100)
-        for _ in range(10):
-            for _ in range(4):
-                pair.a.post(WR_SEND, 0, 8, flags=0)
+        for number in range(10):
+            for flags in (0, 0, 0, SIGNALED):
+                pair.a.post(WR_SEND, 0, 8, wr_id=number, flags=flags)
             pair.sim.run_for(1_000_000)
+            assert pair.a.done() == [(number, SUCCESS)]
         assert (pair.a.count(SEND), pair.b.count(RECV)) == ((40, 0), (40, 0))
-        assert pair.a.done() == []
 
 
 # -- completion queues that overrun (semantics, section 2)

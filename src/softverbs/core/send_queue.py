@@ -26,7 +26,18 @@ if not cython.compiled:
         WR_RDMA_READ,
         WR_SEND_WITH_INV,
     )
-    from softverbs.core.memory import copy, copy_checked, load8, load16, load32, load64, store8, store16, store32, store64
+    from softverbs.core.memory import (
+        copy,
+        copy_checked,
+        load8,
+        load16,
+        load32,
+        load64,
+        store8,
+        store16,
+        store32,
+        store64,
+    )
     from softverbs.core.operations import allowed, is_answered, is_atomic, operation_name
     from softverbs.core.packets import ATOMIC_SIZE
     from softverbs.core.rings import (
@@ -135,11 +146,12 @@ class SendQueue(WorkQueue):
         ring.tail += 1
 
     def _refuse_full(self) -> None:
+        """Says what would free the slots."""
         ring = self.ring
         words = f"the send queue of QP {self.connection.qp_num:#x} is full: max_send_wr={self.max_wr}"
         if ring.number == 0 or self.max_wr == 0:
             raise PyverbsRDMAError(words, errno.ENOMEM)
-        # How many completions wait to be polled, and how many requests are behind the last one that asked for one.
+        # Completions that are asked for, those of them that are there, and the requests behind the last of them.
         signaled = ready = silent = 0
         for index in range(ring.polled, ring.tail):
             silent += 1
@@ -147,17 +159,17 @@ class SendQueue(WorkQueue):
                 signaled += 1
                 ready += index < ring.head
                 silent = 0
+        oldest = load64(ring.slot(ring.polled))
         words += (
-            f", and all {self.max_wr} slots are in use, the oldest by wr_id={load64(ring.slot(ring.polled)):#x}. A slot "
-            "is free once a completion of its work request, or of a later one, has been polled. "
-            f"{ring.head - ring.polled} of these work requests have completed; "
+            f", all slots are in use, from wr_id={oldest:#x} on. A slot is free once the completion of its work "
+            f"request, or of a later one, has been polled. {ring.head - ring.polled} of the work requests are done, "
         )
         if signaled == 0:
-            words += "none is signaled, so there is no completion to poll: signal at least one in max_send_wr"
+            words += "none is signaled, so no completion can free a slot: signal at least one in max_send_wr, and poll"
         else:
-            words += (
-                f"{ready} completions wait in the completion queue; the last {silent} of the work requests are unsignaled"
-            )
+            words += f"{ready} completions wait to be polled"
+            if silent:
+                words += f", the last {silent} work requests are unsignaled"
         raise PyverbsRDMAError(words, errno.ENOMEM)
 
     def _refuse_opcode(self, opcode: int) -> None:

@@ -127,8 +127,8 @@ COMMAND_TABLE = (
         "CREATE_QP", 30,
         "u32 pd; u32 send_cq; u32 recv_cq; u32 srq; u32 xrcd; u32 qp_type; u32 sq_sig_all; qp_cap cap",
         "u32 handle; u32 qp_num; qp_cap cap; rings rings; u32 send_queue", "memory",
-        "ibv_create_qp(3), ibv_create_qp_ex(3). Queues that it has not: slots 0. send_queue: what CQ_FREES names it by; 0: "
-        "its slots are free when they are retired",
+        "ibv_create_qp(3), ibv_create_qp_ex(3). Queues that it has not: slots 0. send_queue: its number in "
+        "CQ_FREES; 0: its slots are free when they are retired",
     ),
     ("MODIFY_QP", 31, "u32 handle; u32 attr_mask; qp_attr attr", "u32 qp_state", "", "ibv_modify_qp(3)"),
     ("QUERY_QP", 32, "u32 handle; u32 attr_mask", "qp_attr attr", "", "ibv_query_qp(3)"),
