@@ -46,7 +46,20 @@ static void finish(struct sv_qp *self)
 
 	if (!slot)
 		return;
-	note(self, sv_check_length(self, slot[SV_SQ_OPCODE], *(uint32_t *)(slot + SV_SQ_LENGTH)));
+	if (self->lacks_data)
+		note(self, sv_refuse(EINVAL, "QP %#x, wr_id=%#llx: no data setter was called for %s; for a message of 0 "
+				     "bytes, set 0 bytes", self->qp.qp_num,
+				     (unsigned long long)*(const uint64_t *)(slot + SV_SQ_WR_ID),
+				     sv_wr_opcode_str(slot[SV_SQ_OPCODE])));
+	else if (self->lacks_destination)
+		note(self, sv_refuse(EINVAL, "QP %#x, wr_id=%#llx: %s was not called", self->qp.qp_num,
+				     (unsigned long long)*(const uint64_t *)(slot + SV_SQ_WR_ID),
+				     self->qp.qp_type == IBV_QPT_UD ? "ibv_wr_set_ud_addr" : "ibv_wr_set_xrc_srqn"));
+	else
+		note(self, sv_check_length(slot[SV_SQ_OPCODE], *(const uint16_t *)(slot + SV_SQ_NUM_SGE),
+					   *(const uint32_t *)(slot + SV_SQ_LENGTH)));
+	if (!self->slot)
+		return;
 	note(self, sv_ask_post(self->connection, SV_ASK_POST_SEND, self->qp.handle, *(uint64_t *)(slot + SV_SQ_WR_ID),
 			       slot[SV_SQ_OPCODE], *(uint32_t *)(slot + SV_SQ_LENGTH)));
 }
@@ -69,6 +82,41 @@ static int wr_complete(struct ibv_qp_ex *qp)
 	return error;
 }
 
+/* The bit of send_ops_flags that an operation needs. */
+static uint64_t operation_bit(unsigned int opcode)
+{
+	switch (opcode) {
+	case SV_WR_FLUSH:
+		return SV_QP_EX_WITH_FLUSH;
+	case IBV_WR_ATOMIC_WRITE:
+		return IBV_QP_EX_WITH_ATOMIC_WRITE;
+	default:
+		return 1ULL << opcode; /* enum ibv_qp_create_send_ops_flags counts as enum ibv_wr_opcode does */
+	}
+}
+
+/* Notes which setters the work request needs (ibv_wr_post(3), table of work requests). */
+static void expect_setters(struct sv_qp *self, unsigned int opcode)
+{
+	bool local = opcode == IBV_WR_LOCAL_INV || opcode == IBV_WR_BIND_MW;
+
+	self->lacks_data = !local && opcode != SV_WR_FLUSH && opcode != IBV_WR_ATOMIC_WRITE;
+	self->lacks_destination =
+		!local && (self->qp.qp_type == IBV_QPT_UD || self->qp.qp_type == IBV_QPT_XRC_SEND);
+}
+
+/* Whether the data of the last work request is to be set now; it is set once. */
+static bool may_set_data(struct sv_qp *self)
+{
+	if (!self->slot || self->slot[SV_SQ_OPCODE] == SV_WR_FLUSH) /* listed with data, and carries none: annex A19 */
+		return false;
+	if (!self->lacks_data)
+		note(self, sv_refuse(EINVAL, "QP %#x: %s has its data already, or takes none", self->qp.qp_num,
+				     sv_wr_opcode_str(self->slot[SV_SQ_OPCODE])));
+	self->lacks_data = false;
+	return self->slot;
+}
+
 /* Begins a work request: its slot, or NULL where something is wrong already. */
 static uint8_t *begin(struct ibv_qp_ex *qp, unsigned int opcode)
 {
@@ -80,9 +128,14 @@ static uint8_t *begin(struct ibv_qp_ex *qp, unsigned int opcode)
 	finish(self);
 	if (self->error)
 		return NULL;
-	note(self, sv_check_post(self, opcode, flags, self->new_tail));
+	if (!(self->operations & operation_bit(opcode)))
+		note(self, sv_refuse(EINVAL, "QP %#x was made without %s in send_ops_flags", qp->qp_base.qp_num,
+				     sv_wr_opcode_str(opcode)));
+	else
+		note(self, sv_check_post(self, opcode, flags, self->new_tail));
 	if (self->error)
 		return NULL;
+	expect_setters(self, opcode);
 	slot = queue->slots + (self->new_tail & queue->mask) * queue->stride;
 	self->new_tail++;
 	sv_put_head(self, slot, qp->wr_id, opcode, flags);
@@ -203,7 +256,9 @@ static void wr_bind_mw(struct ibv_qp_ex *qp, struct ibv_mw *mw, uint32_t rkey, c
 {
 	uint8_t *slot = begin(qp, IBV_WR_BIND_MW);
 
-	if (slot)
+	if (slot && mw->type != IBV_MW_TYPE_2)
+		note(of(qp), sv_refuse(EINVAL, "ibv_wr_bind_mw is for memory windows of type 2; ibv_bind_mw binds those of type 1"));
+	else if (slot)
 		sv_put_bind(slot, mw, rkey, info);
 }
 
@@ -215,6 +270,7 @@ static void wr_set_ud_addr(struct ibv_qp_ex *qp, struct ibv_ah *ah, uint32_t rem
 
 	if (!slot)
 		return;
+	of(qp)->lacks_destination = false;
 	STORE(uint32_t, slot, SV_SQ_AH, ((struct sv_ah *)ah)->number);
 	STORE(uint32_t, slot, SV_SQ_DESTINATION, remote_qpn);
 	STORE(uint32_t, slot, SV_SQ_RKEY, remote_qkey);
@@ -222,8 +278,10 @@ static void wr_set_ud_addr(struct ibv_qp_ex *qp, struct ibv_ah *ah, uint32_t rem
 
 static void wr_set_xrc_srqn(struct ibv_qp_ex *qp, uint32_t remote_srqn)
 {
-	if (of(qp)->slot)
-		STORE(uint32_t, of(qp)->slot, SV_SQ_DESTINATION, remote_srqn);
+	if (!of(qp)->slot)
+		return;
+	of(qp)->lacks_destination = false;
+	STORE(uint32_t, of(qp)->slot, SV_SQ_DESTINATION, remote_srqn);
 }
 
 static void wr_set_sge_list(struct ibv_qp_ex *qp, size_t num_sge, const struct ibv_sge *sg_list)
@@ -231,7 +289,7 @@ static void wr_set_sge_list(struct ibv_qp_ex *qp, size_t num_sge, const struct i
 	struct sv_qp *self = of(qp);
 	uint64_t length = 0;
 
-	if (!self->slot)
+	if (!may_set_data(self))
 		return;
 	note(self, sv_put_sges(self->slot + SV_SQ_SGES, sg_list, num_sge, self->sends.max_sge, &length));
 	if (!self->slot)
@@ -253,7 +311,7 @@ static void wr_set_inline_data_list(struct ibv_qp_ex *qp, size_t num_buf, const 
 {
 	struct sv_qp *self = of(qp);
 
-	if (!self->slot)
+	if (!may_set_data(self))
 		return;
 	STORE(uint32_t, self->slot, SV_SQ_LENGTH, 0);
 	note(self, sv_put_inline(self, self->slot, self->slot[SV_SQ_OPCODE], buf_list, num_buf));

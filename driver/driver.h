@@ -244,10 +244,13 @@ struct sv_qp {
 	uint32_t max_reads;
 	bool signal_all;
 	bool extended; /* made with SEND_OPS_FLAGS */
+	uint64_t operations; /* which those were, IBV_QP_EX_WITH_* */
 	bool opened;   /* by ibv_open_qp: an XRC target of somebody else */
 	/* Between wr_start and wr_complete: */
 	uint64_t new_tail;
 	uint8_t *slot;	/* of the last work request; NULL where it was refused */
+	bool lacks_data; /* the last work request needs a setter of its data; of its destination */
+	bool lacks_destination;
 	int error;
 };
 
@@ -300,7 +303,7 @@ int sv_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_rec
 int sv_bind_mw(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *bind);
 /* What building a work request piece by piece shares with posting it whole. */
 int sv_check_post(struct sv_qp *self, unsigned int opcode, unsigned int flags, uint64_t tail);
-int sv_check_length(struct sv_qp *self, unsigned int opcode, uint64_t length);
+int sv_check_length(unsigned int opcode, unsigned int elements, uint64_t length);
 int sv_put_inline(struct sv_qp *self, uint8_t *slot, unsigned int opcode, const struct ibv_data_buf *list,
 		  size_t count);
 int sv_put_sges(uint8_t *at, const struct ibv_sge *list, size_t count, uint32_t most, uint64_t *length);

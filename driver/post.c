@@ -126,18 +126,18 @@ int sv_check_post(struct sv_qp *self, unsigned int opcode, unsigned int flags, u
 	return 0;
 }
 
-int sv_check_length(struct sv_qp *self, unsigned int opcode, uint64_t length)
+int sv_check_length(unsigned int opcode, unsigned int elements, uint64_t length)
 {
-	bool atomic = opcode == IBV_WR_ATOMIC_CMP_AND_SWP || opcode == IBV_WR_ATOMIC_FETCH_AND_ADD ||
-		      opcode == IBV_WR_ATOMIC_WRITE;
+	bool fetching = opcode == IBV_WR_ATOMIC_CMP_AND_SWP || opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
 
-	(void)self;
 	if (length > MAX_MESSAGE)
 		return sv_refuse(EINVAL, "a message of %llu bytes: at most %llu", (unsigned long long)length,
 				 MAX_MESSAGE);
-	if (atomic && length != ATOMIC_SIZE)
+	if ((fetching || opcode == IBV_WR_ATOMIC_WRITE) && length != ATOMIC_SIZE)
 		return sv_refuse(EINVAL, "an atomic is %d bytes, its scatter/gather list holds %llu", ATOMIC_SIZE,
 				 (unsigned long long)length);
+	if (fetching && elements != 1)
+		return sv_refuse(EINVAL, "an atomic has one scatter/gather element, not %u", elements);
 	return 0;
 }
 
@@ -205,6 +205,9 @@ static int put_payload(struct sv_qp *self, uint8_t *slot, const struct ibv_send_
 
 	if (wr->num_sge < 0)
 		return sv_refuse(EINVAL, "num_sge=%d", wr->num_sge);
+	if (wr->num_sge > 1 && (uint32_t)wr->num_sge > self->sends.max_sge) /* the limit holds for inline data, too */
+		return sv_refuse(EINVAL, "%d scatter/gather elements: max_send_sge=%u", wr->num_sge,
+				 self->sends.max_sge);
 	if (wr->send_flags & IBV_SEND_INLINE) {
 		struct ibv_data_buf part;
 
@@ -221,16 +224,18 @@ static int put_payload(struct sv_qp *self, uint8_t *slot, const struct ibv_send_
 		STORE(uint16_t, slot, SV_SQ_NUM_SGE, wr->num_sge);
 		STORE(uint32_t, slot, SV_SQ_LENGTH, length);
 	}
-	return error ? error : sv_check_length(self, wr->opcode, length);
+	return error ? error : sv_check_length(wr->opcode, wr->num_sge, length);
 }
 
-/* What a work request names besides its payload. */
-static int put_target(struct sv_qp *self, uint8_t *slot, const struct ibv_send_wr *wr)
+/* What a work request names besides its payload. `type`: of the memory windows that it may bind. */
+static int put_target(struct sv_qp *self, uint8_t *slot, const struct ibv_send_wr *wr, enum ibv_mw_type type)
 {
 	STORE(uint32_t, slot, SV_SQ_IMM, wr->imm_data);
 	if (wr->opcode == IBV_WR_BIND_MW) {
 		if (!wr->bind_mw.mw)
 			return sv_refuse(EINVAL, "BIND_MW without a memory window");
+		if (wr->bind_mw.mw->type != type)
+			return sv_refuse(EINVAL, "BIND_MW is for memory windows of type 2; ibv_bind_mw binds those of type 1");
 		sv_put_bind(slot, wr->bind_mw.mw, wr->bind_mw.rkey, &wr->bind_mw.bind_info);
 	} else if (self->qp.qp_type == IBV_QPT_UD) {
 		if (!wr->wr.ud.ah)
@@ -272,7 +277,7 @@ static int ask_send(struct sv_qp *self, const struct ibv_send_wr *wr)
 }
 
 /* Writes one work request behind the tail, which moves; with the queue's lock held. */
-static int put(struct sv_qp *self, const struct ibv_send_wr *wr)
+static int put(struct sv_qp *self, const struct ibv_send_wr *wr, enum ibv_mw_type type)
 {
 	struct sv_queue *queue = &self->sends;
 	uint8_t *slot = slot_at(queue, queue->tail);
@@ -285,13 +290,13 @@ static int put(struct sv_qp *self, const struct ibv_send_wr *wr)
 	sv_put_head(self, slot, wr->wr_id, wr->opcode, wr->send_flags);
 	error = put_payload(self, slot, wr);
 	if (!error)
-		error = put_target(self, slot, wr);
+		error = put_target(self, slot, wr, type);
 	if (!error)
 		queue->tail++;
 	return error;
 }
 
-int sv_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+static int post_sends(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad, enum ibv_mw_type type)
 {
 	struct sv_qp *self = (struct sv_qp *)qp;
 	struct sv_queue *queue = &self->sends;
@@ -301,13 +306,18 @@ int sv_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr *
 	pthread_mutex_lock(&queue->lock);
 	before = queue->tail;
 	for (; wr && !error; wr = error ? wr : wr->next)
-		error = put(self, wr);
+		error = put(self, wr, type);
 	if (queue->tail != before)
 		sv_publish(self->connection, queue);
 	pthread_mutex_unlock(&queue->lock);
 	if (error)
 		*bad = wr;
 	return error;
+}
+
+int sv_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+{
+	return post_sends(qp, wr, bad, IBV_MW_TYPE_2);
 }
 
 /* ibv_bind_mw(3): a window of type 1 takes a new key each time. */
@@ -322,7 +332,7 @@ int sv_bind_mw(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *bind)
 	wr.bind_mw.mw = mw;
 	wr.bind_mw.rkey = ibv_inc_rkey(mw->rkey);
 	wr.bind_mw.bind_info = bind->bind_info;
-	error = sv_post_send(qp, &wr, &bad);
+	error = post_sends(qp, &wr, &bad, IBV_MW_TYPE_1);
 	if (!error)
 		mw->rkey = wr.bind_mw.rkey;
 	return error;

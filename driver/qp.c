@@ -283,8 +283,10 @@ struct ibv_qp *sv_create_qp_ex(struct ibv_context *context, struct ibv_qp_init_a
 	}
 	qp = create_qp(context, attr->comp_mask & IBV_QP_INIT_ATTR_PD ? attr->pd : NULL,
 		       attr->comp_mask & IBV_QP_INIT_ATTR_XRCD ? attr->xrcd : NULL, attr, &attr->cap);
-	if (qp)
-		((struct sv_qp *)qp)->extended = extended;
+	if (qp && extended) {
+		((struct sv_qp *)qp)->extended = true;
+		((struct sv_qp *)qp)->operations = attr->send_ops_flags;
+	}
 	return qp;
 }
 

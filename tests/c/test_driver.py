@@ -46,6 +46,26 @@ def test_driver_itself(tmp_path: Path) -> None:
     assert lines == ["refusals", "building", "threads", "cancelled", "few descriptors", "forks", "events", "done"]
 
 
+def test_send_slots_batches_and_what_nics_refuse(tmp_path: Path) -> None:
+    lines = driver.output(driver.softverbs_run(_compile("slots", tmp_path)), driver.environment()).splitlines()
+    assert lines == ["slots", "threads", "batches", "setters", "lists", "done"]
+
+
+def test_a_full_send_queue_says_what_would_free_it(tmp_path: Path) -> None:
+    environment = driver.environment(SOFTVERBS_EXPLAIN="1")
+    text = driver.output(driver.softverbs_run(_compile("slots", tmp_path)), environment)
+    assert "is full: max_send_wr=64, all slots are in use, from wr_id=0 on. A slot is free once the completion" in text
+    assert "64 of the work requests are done, none is signaled, so no completion can free a slot" in text
+    assert "64 completions wait to be polled" in text
+    assert "no data setter was called for" in text
+
+
+def test_slots_are_free_without_polling_where_the_device_is_told_so(tmp_path: Path) -> None:
+    words = driver.softverbs_run(_compile("slots", tmp_path), "completed")
+    lines = driver.output(words, driver.environment(SOFTVERBS_OPTIONS="send_slots=completed")).splitlines()
+    assert lines == ["completed", "done"]
+
+
 def test_counters(tmp_path: Path) -> None:
     words = driver.softverbs_run(_compile("counters", tmp_path))
     assert driver.output(words, driver.environment()).splitlines()[-1] == "done"

@@ -71,6 +71,7 @@ cdef class QueuePair:
     cdef object attachments
     cdef bint notify_drained
     cdef bint established
+    cdef bint refusing
     cdef bint paced
     cdef int64_t paced_until
     cdef readonly uint64_t source_high
@@ -120,6 +121,7 @@ cdef class QueuePair:
     cdef int _pump(self, Egress egress, int64_t now) except -1
     cdef int settle(self) except -1
     @cython.locals(is_new=bint)
+    cdef bint _is_own_peer(self) except -1
     cpdef void enter_error(self, object reason) except *
     cpdef void fatal(self, object reason) except *
     @cython.locals(due=int64_t, other=int64_t)

@@ -154,6 +154,8 @@ class QueuePair:
         self.attachments = Attachments()
         self.notify_drained = False
         self.established = False
+        #: Whether the responder has failed, and an event has told of it.
+        self.refusing = False
         #: Whether the path has a static rate; when that lets the next packets go, ns, and 0 where they need not wait.
         self.paced = False
         self.paced_until = 0
@@ -417,7 +419,7 @@ class QueuePair:
             self._on_words(psn, headers, size)
         elif self.datagrams is not None:
             self.datagrams.on_datagram(peer, flags, headers, frame + skip, size, bth_solicited(frame) != 0)
-        elif flags & REQUEST:
+        elif flags & REQUEST and not self.responder.failed:
             self.responder.on_request(
                 opcode, flags, psn, headers, frame + skip, size, bth_ack_request(frame) != 0, bth_solicited(frame) != 0
             )
@@ -500,12 +502,22 @@ class QueuePair:
                 self.state = QPS_SQE
                 self.requester.flush(reason)
         elif self.responder.failed:
-            self.port.report(f"QP {self.qp_num:#x} refused a request: {self.responder.reason}")
-            self.port.raise_event(self.responder.event, self)
-            self.enter_error(self.responder.reason)
+            if not self.refusing:
+                self.refusing = True
+                self.port.report(f"QP {self.qp_num:#x} refused a request: {self.responder.reason}")
+                self.port.raise_event(self.responder.event, self)
+            if self.requester.is_idle() or not self._is_own_peer():
+                self.enter_error(self.responder.reason)
         elif self.notify_drained and self.requester.is_idle():
             self.notify_drained = False
             self.port.raise_event(EVENT_SQ_DRAINED, self)
+
+    def _is_own_peer(self) -> bool:
+        """Whether a reliable queue pair is connected to itself. The request that it has refused then completes with the
+        status of the NAK, which is on its way, and what is behind it is flushed (IBA 10.3.1).
+        """
+        own_number = self.transport == RC and self.connection.dest_qp_num == self.qp_num
+        return own_number and known_gid(self.attributes) in self.port.link.gids
 
     def enter_error(self, reason: str) -> None:
         """The state ERR: every work request that is left is flushed, once, in order."""
@@ -640,6 +652,7 @@ class QueuePair:
         self.paced = False
         self.paced_until = 0
         self.established = False
+        self.refusing = False
         self.notify_drained = False
         self.attributes = {}
         self._purge()

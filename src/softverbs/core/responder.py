@@ -474,7 +474,7 @@ class Responder(Answers):
         elif right & (ACCESS_FLUSH_GLOBAL | ACCESS_FLUSH_PERSISTENT):
             name = "FLUSH_GLOBAL or FLUSH_PERSISTENT"
         return self._refuse(
-            NAK_INVALID_REQUEST, EVENT_QP_ACCESS_ERR, f"qp_access_flags of QP {self.connection.qp_num:#x} lack {name}"
+            NAK_INVALID_REQUEST, EVENT_QP_REQ_ERR, f"qp_access_flags of QP {self.connection.qp_num:#x} lack {name}"
         )
 
     def _bounded(self, length: int) -> bool:

@@ -72,13 +72,14 @@ cdef class SendQueue(WorkQueue):
     cdef _refuse_full(self)
     cdef _refuse_opcode(self, uint32_t opcode)
     cdef _refuse_flags(self, uint32_t flags)
+    cdef _refuse_elements(self, int count)
     cdef _refuse_length(self, uint64_t length)
     cdef void _check_inline(self, int opcode, uint64_t length) except *
     @cython.locals(length=uint64_t, element=SGE, at=uintptr_t, size=uint32_t)
     cdef uint64_t _put_inline(self, uintptr_t slot, int opcode, list elements) except? 0
     @cython.locals(connection=Connection, size=uint32_t, address=uintptr_t)
     cdef bint _copy_inline(self, uintptr_t at, SGE element) except -1
-    cdef void _check_answered(self, int opcode, uint64_t length, int max_reads) except *
+    cdef void _check_answered(self, int opcode, int elements, uint64_t length, int max_reads) except *
     @cython.locals(handles=list, handle=AddressHandle)
     cdef AddressHandle _handle_of(self, uint32_t number)
     cdef void _put_bind(self, uintptr_t slot, SendWR wr) except *

@@ -112,13 +112,15 @@ class SendQueue(WorkQueue):
         slot = ring.slot(ring.tail)
         elements = wr._sg
         if flags & SEND_INLINE:
+            if len(elements) > self.max_sge and len(elements) > 1:
+                self._refuse_elements(len(elements))
             length = self._put_inline(slot, opcode, elements)
         else:
             length = put_elements(slot + SQ_SGES, elements, self.max_sge, "max_send_sge")
         if length > MAX_MESSAGE_SIZE:
             self._refuse_length(length)
         if is_answered(opcode):
-            self._check_answered(opcode, length, max_reads)
+            self._check_answered(opcode, len(elements), length, max_reads)
         if self.signal_all:
             flags |= SEND_SIGNALED
         store64(slot, wr._wr_id)
@@ -180,6 +182,9 @@ class SendQueue(WorkQueue):
         unknown = flags & ~_SEND_FLAGS
         raise PyverbsRDMAError(f"send_flags {flags:#x}: of no meaning here: {unknown:#x}", errno.EINVAL)
 
+    def _refuse_elements(self, count: int) -> None:
+        raise PyverbsRDMAError(f"{count} scatter/gather elements: max_send_sge={self.max_sge}", errno.EINVAL)
+
     def _refuse_length(self, length: int) -> None:
         raise PyverbsRDMAError(f"a message of {length} bytes: at most {MAX_MESSAGE_SIZE}", errno.EINVAL)
 
@@ -223,7 +228,7 @@ class SendQueue(WorkQueue):
         copy(at, address, size)
         return True
 
-    def _check_answered(self, opcode: int, length: int, max_reads: int) -> None:
+    def _check_answered(self, opcode: int, elements: int, length: int, max_reads: int) -> None:
         if max_reads == 0:
             raise PyverbsRDMAError(
                 f"max_rd_atomic of QP {self.connection.qp_num:#x} is 0: it has no {operation_name(opcode)}",
@@ -231,6 +236,8 @@ class SendQueue(WorkQueue):
             )
         if (is_atomic(opcode) or opcode == WR_ATOMIC_WRITE) and length != ATOMIC_SIZE:
             raise PyverbsRDMAError(f"an atomic is 8 bytes, its scatter/gather list holds {length}", errno.EINVAL)
+        if is_atomic(opcode) and elements != 1:
+            raise PyverbsRDMAError(f"an atomic has one scatter/gather element, not {elements}", errno.EINVAL)
         if opcode == WR_FLUSH and length != 0:
             raise PyverbsRDMAError(f"FLUSH carries no data, its scatter/gather list holds {length}", errno.EINVAL)
 
@@ -309,7 +316,7 @@ class SendQueue(WorkQueue):
         if length > MAX_MESSAGE_SIZE:
             self._refuse_length(length)
         if is_answered(opcode):
-            self._check_answered(opcode, length, max_reads)
+            self._check_answered(opcode, load16(slot + SQ_NUM_SGE), length, max_reads)
         if self.signal_all:
             store8(slot + SQ_FLAGS, flags | SEND_SIGNALED)
         store32(slot + SQ_LENGTH, 0 if opcode == WR_BIND_MW else length)
@@ -320,7 +327,7 @@ class SendQueue(WorkQueue):
         """Copies the scatter/gather list; the bytes that it holds."""
         count = load16(slot + SQ_NUM_SGE)
         if count > self.max_sge:
-            raise PyverbsRDMAError(f"{count} scatter/gather elements: max_send_sge={self.max_sge}", errno.EINVAL)
+            self._refuse_elements(count)
         copy(slot + SQ_SGES, source, count * SGE_SIZE)
         return elements_length(slot + SQ_SGES, count)
 

@@ -4,13 +4,14 @@ They are pyverbs' classes (``pyverbs.wr``, ``pyverbs.cq.WC``) with pyverbs' sign
 against the width of its C field when it is set, so that the device only ever sees values that fit.
 """
 
+import errno
 from typing import Any
 
 try:
     import cython
 except ImportError:
     from softverbs import _cython as cython
-from softverbs.core.errors import PyverbsUserError
+from softverbs.core.errors import PyverbsRDMAError, PyverbsUserError
 from softverbs.core.wr_text import cqe_flags_to_str, cqe_opcode_to_str, cqe_status_to_str, lines, send_flags_to_str
 
 if not cython.compiled:
@@ -18,6 +19,7 @@ if not cython.compiled:
 
 _U32 = 2**32 - 1
 _U64 = 2**64 - 1
+_MW_TYPE_2 = 2  # enum ibv_mw_type
 
 
 def _fits(name: str, value: object, limit: int) -> int:
@@ -398,7 +400,15 @@ class SendWR:
 
         :param mw: the memory window
         :param bind_info: what it shall open
+        :raises PyverbsRDMAError: EINVAL for a window of type 1 (ibv_bind_mw(3) binds it)
         """
+        if getattr(mw, "type", _MW_TYPE_2) != _MW_TYPE_2:
+            words = "BIND_MW is for memory windows of type 2; bind_mw binds those of type 1"
+            raise PyverbsRDMAError(words, errno.EINVAL)
+        self._set_bind(mw, bind_info)
+
+    def _set_bind(self, mw: Any, bind_info: Any) -> None:
+        """Binds a memory window of either type."""
         current = _fits("rkey", mw.rkey, _U32)
         self._bind = (
             mw,

@@ -27,6 +27,6 @@ def bind_window(qp: "QP", mw: MW, mw_bind: MWBind) -> None:
         if info.mr._open().pd is not mw._open().pd:
             raise refused("window and region are of different protection domains", errno.EPERM)
         wr = SendWR(mw_bind.wr_id, e.IBV_WR_BIND_MW, send_flags=mw_bind.send_flags)
-        wr.set_bind_wr(mw, info)
+        wr._set_bind(mw, info)
         qp._post_send(wr)
         mw.rkey = wr.rkey

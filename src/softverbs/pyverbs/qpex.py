@@ -172,7 +172,13 @@ class QPEx(QP):
 
     def _finish(self) -> None:
         """Looks whether the work request that was built last has all that it needs."""
-        if not self._work or self._fault is not None or self._has_address:
+        if not self._work or self._fault is not None:
+            return
+        if not self._has_data and self._work[-1].opcode != e.IBV_WR_FLUSH:
+            lacking = refused("no data setter has been called; for a message of 0 bytes, set 0 bytes")
+            self._remember(self._builder, lacking)
+            return
+        if self._has_address:
             return
         kind = int(self._open().qp_type)
         if self._work[-1].opcode in _LOCAL or kind not in _ADDRESS_SETTERS:
@@ -214,7 +220,7 @@ class QPEx(QP):
         self._work.append(wr)
 
     def wr_send(self) -> None:
-        """SEND. Data: one of the data setters; none makes a message of 0 bytes."""
+        """SEND. Data: one of the data setters."""
         self._build("wr_send", e.IBV_QP_EX_WITH_SEND, e.IBV_WR_SEND)
 
     def wr_send_imm(self, data: int) -> None:
