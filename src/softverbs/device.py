@@ -10,7 +10,6 @@ import errno
 import hashlib
 import logging
 import os
-import select
 import threading
 import time
 import weakref
@@ -18,6 +17,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from softverbs._interrupts import ReentrantLock, Shield, deliver, finalizer, register, shielded, unregister, waiting
+from softverbs._sleep import Sleeper, nap_length, sleep_exactly
 from softverbs.core import port as port_module
 from softverbs.core.constants import VALUES
 from softverbs.core.errors import PyverbsRDMAError, PyverbsUserError
@@ -31,14 +32,17 @@ if TYPE_CHECKING:
 DEFAULT_NAME = "softverbs0"
 #: How long a wait polls before it sleeps, ns.
 SPIN_NS = 50_000
-#: A deadline nearer than this is not worth a sleep, ns: the kernel's waits have a grain of 1 ms.
-NEAR_NS = 1_000_000
+#: A deadline nearer than this is not worth a sleep, ns: the kernel takes about as long to begin and to end one.
+NEAR_NS = 50_000
 #: How long the thread leaves an application alone that makes progress by itself, and a link that takes nothing now, s.
 NAP_S = 0.001
 NAP = -1
 QPS_RESET, QPS_ERR, EVENT_DEVICE_FATAL = (VALUES[name] for name in ("QPS_RESET", "QPS_ERR", "EVENT_DEVICE_FATAL"))
-#: Longest sleep of a wait, ms: another thread may have done what it waits for.
-LONGEST_SLEEP_MS = 16
+#: Shortest and longest sleep of a wait for which nothing is due, ns: another thread may have done what it waits for.
+SHORTEST_SLEEP_NS = 1_000_000
+LONGEST_SLEEP_NS = 16_000_000
+#: Longest sleep of the thread, ns.
+LONGEST_IDLE_NS = 1_000_000_000
 
 logger = logging.getLogger("softverbs")
 _devices: "weakref.WeakSet[Device]" = weakref.WeakSet()
@@ -50,6 +54,7 @@ class Device:
     ``lock`` is reentrant; whoever calls core objects, other than the few that lock by themselves, holds it.
     """
 
+    @shielded
     def __init__(
         self,
         name: str = DEFAULT_NAME,
@@ -114,6 +119,7 @@ class Device:
         self.port = Port(self.link, self.options, self.lock, clock, self.wake, seed)
         self.port.log = self._log
         self.faults.attach(self)
+        register(self.lock)
         _devices.add(self)
         self._thread: threading.Thread | None = None
         if thread:
@@ -136,62 +142,82 @@ class Device:
             work = self.port.progress(self.clock())
             return work + self._run_deferred()
 
-    def wait_until(self, done: Callable[[], bool], timeout_ns: int | None = None) -> bool:
+    def wait_until(
+        self, done: Callable[[], bool], timeout_ns: int | None = None, shield: Shield | None = None
+    ) -> bool:
         """Makes progress until ``done()``, which is called with the lock held.
 
         :param timeout_ns: how long, ns; None or negative: for ever
+        :param shield: that the caller is in, which is opened while this sleeps
         :return: False where the time has passed
         """
+        if shield is None:
+            with Shield() as shield:
+                return self.wait_until(done, timeout_ns, shield)
         start = self.clock()
         end = None if timeout_ns is None or timeout_ns < 0 else start + timeout_ns
-        sleep_ms = 1
         with self.lock:
             self._check_open()
-            poller = self._poller()
+            sleeper = self._sleeper()
             self._waiting += 1
         try:
-            while True:
-                with self.lock:
-                    self._check_open()
-                    worked = self.port.progress(self.clock()) if self.port.failure is None else 0
-                    self._run_deferred()
-                    if done():
-                        return True
-                    self.check()  # of a device that was removed, what there is can still be had
-                    now = self.clock()
-                    if end is not None and now >= end:
-                        return False
-                    due = self.deadline()
-                    if worked:
-                        sleep_ms = 1
-                    due = _earlier(due, end)
-                    refused = self.port.refused
-                    tired = self.idle is None and now - start > SPIN_NS
-                    asleep = tired and not _near(due, now)
-                    if asleep:
-                        self.port.sleepers += 1
-                if self.idle is not None:
-                    self.idle(due)
-                elif asleep:
-                    try:
-                        quiet = not poller.poll(_milliseconds(due, now, sleep_ms))
-                    finally:  # a signal may end it with an exception
-                        self._awake()
-                    sleep_ms = min(2 * sleep_ms, LONGEST_SLEEP_MS) if quiet else 1
-                elif tired and refused:
-                    time.sleep(NAP_S)
-                elif tired:
-                    os.sched_yield()
+            return self._wait(done, start, end, sleeper, shield)
         finally:
             with self.lock:
                 self._waiting -= 1
 
-    def _poller(self) -> select.poll:
-        """Waits for the link and the bell. Two threads cannot wait by one of these."""
-        poller = select.poll()
-        for fd in (*self.link.filenos(), self._bell):
-            poller.register(fd, select.POLLIN)
-        return poller
+    def _wait(self, done: Callable[[], bool], start: int, end: int | None, sleeper: Sleeper, shield: Shield) -> bool:
+        longest = SHORTEST_SLEEP_NS
+        while True:
+            with self.lock:
+                self._check_open()
+                worked = self.port.progress(self.clock()) if self.port.failure is None else 0
+                self._run_deferred()
+                if done():
+                    return True
+                self.check()  # of a device that was removed, what there is can still be had
+                now = self.clock()
+                if end is not None and now >= end:
+                    return False
+                due = _earlier(self.deadline(), end)
+                refused = self.port.refused
+                tired = self.idle is None and now - start > SPIN_NS
+                asleep = tired and not _near(due, now)
+                if asleep:
+                    self.port.sleepers += 1
+            if worked:
+                longest = SHORTEST_SLEEP_NS
+            if asleep:
+                quiet = self._sleep(sleeper, nap_length(due, now, longest), shield)
+                longest = min(2 * longest, LONGEST_SLEEP_NS) if quiet else SHORTEST_SLEEP_NS
+            elif self.idle is not None or tired or waiting():
+                self._idle(due, tired and refused, shield)
+
+    def _sleep(self, sleeper: Sleeper, duration: int, shield: Shield) -> bool:
+        """Sleeps, after this thread was counted as a sleeper; whether nothing ended it."""
+        try:
+            shield.open()
+            return not sleeper.sleep(duration)
+        finally:
+            shield.shut()
+            self._awake()
+
+    def _idle(self, due: int, refused: bool, shield: Shield) -> None:
+        """Lets others run between two looks."""
+        try:
+            shield.open()
+            if self.idle is not None:
+                self.idle(due)
+            elif refused:
+                time.sleep(NAP_S)
+            else:
+                os.sched_yield()
+        finally:
+            shield.shut()
+
+    def _sleeper(self) -> Sleeper:
+        """Waits for the link and the bell."""
+        return Sleeper((*self.link.filenos(), self._bell))
 
     def wake(self) -> None:
         """Wakes whoever sleeps in a wait, and the thread."""
@@ -233,7 +259,7 @@ class Device:
         return due
 
     def _turn(self) -> int | None:
-        """One turn of the thread: how long to sleep then, ms; 0: not at all, NAP: a nap, None: the end."""
+        """One turn of the thread: how long to sleep then, ns; 0: not at all, NAP: a nap, None: the end."""
         with self.lock:
             if not self.usable():
                 return None
@@ -250,7 +276,7 @@ class Device:
             if _near(due, now):
                 return 0
             self.port.sleepers += 1
-            return _milliseconds(due, now, 1000)
+            return nap_length(due, now, LONGEST_IDLE_NS)
 
     # -- life
 
@@ -330,9 +356,9 @@ class Device:
             self.port.fail(reason)
         self.wake()
 
+    @shielded
     def close(self) -> None:
         """Ends the device: its link is closed, its thread stops. Twice does nothing."""
-        self._give_back_lock()
         with self.lock:
             if not self._closed:
                 self.faults.detach()  # what is closed with the device is closed whatever was planned
@@ -352,15 +378,9 @@ class Device:
             self.link.close()
             bell, self._bell = self._bell, -1
         os.close(bell)
+        unregister(self.lock)
 
-    def _give_back_lock(self) -> None:
-        """What this thread still holds of the lock: an exception of a signal handler, as Ctrl-C's, can fall between
-        taking it and the ``try`` behind that. Only the device's thread closes it from inside.
-        """
-        if self._pid == os.getpid() and threading.current_thread() is not self._thread:
-            while self.lock._is_owned():
-                self.lock.release()
-
+    @finalizer
     def __del__(self) -> None:
         if not getattr(self, "_closed", True):
             self.close()
@@ -380,13 +400,14 @@ class Device:
 
 def _run(reference: "weakref.ref[Device]") -> None:
     """The background thread. While it sleeps it holds no reference to the device, so that this can be collected."""
-    poller = None
+    sleeper = None
+    sleep_exactly()
     while True:
         device = reference()
         if device is None:
             return
-        if poller is None:
-            poller = device._poller()
+        if sleeper is None:
+            sleeper = device._sleeper()
         turn = device._turn()
         del device
         if turn is None:
@@ -396,7 +417,7 @@ def _run(reference: "weakref.ref[Device]") -> None:
         elif turn == 0:
             os.sched_yield()
         else:
-            poller.poll(turn)
+            sleeper.sleep(turn)
             device = reference()
             if device is not None:
                 device._awake()
@@ -405,11 +426,6 @@ def _run(reference: "weakref.ref[Device]") -> None:
 def _near(due: int, now: int) -> bool:
     """Whether something is due before a sleep could end."""
     return due != 0 and due - now < NEAR_NS
-
-
-def _milliseconds(due: int, now: int, most: int) -> int:
-    """How long to sleep until ``due`` (ns, 0: never), ms."""
-    return most if due == 0 else min(most, (due - now) // 1_000_000)
 
 
 def _earlier(due: int, end: int | None) -> int:
@@ -445,10 +461,10 @@ def _plan(faults: "Plan | str | None") -> "Plan":
 
 
 def _build_lock() -> Any:
-    """The quick lock where the core is compiled (core/lock.py), else ``threading.RLock``."""
+    """The quick lock where the core is compiled (core/lock.py), else one like ``threading.RLock``."""
     if port_module.__file__.endswith(".py"):
-        return threading.RLock()
-    return Lock(threading.get_ident, _pause)
+        return ReentrantLock()
+    return Lock(threading.get_ident, _pause, deliver)
 
 
 def _pause() -> None:

@@ -19,7 +19,7 @@ def never() -> None:
 
 
 def make(pause: Callable[[], None] = never) -> Lock:
-    return Lock(threading.get_ident, pause)
+    return Lock(threading.get_ident, pause, lambda _: None)
 
 
 def elsewhere(call: Callable[..., Any], *args: Any) -> Any:

@@ -216,7 +216,7 @@ def test_refusals_need_no_log() -> None:
 
 def test_sleepers_are_woken_once_until_they_answer(core_is_compiled: bool) -> None:
     wakes: list[int] = []
-    lock: Any = Lock(threading.get_ident, lambda: None) if core_is_compiled else threading.RLock()
+    lock: Any = Lock(threading.get_ident, lambda: None, lambda _: None) if core_is_compiled else threading.RLock()
     port = Port(Network().link("10.0.0.1"), Options(counter_delay_ns=5), lock, lambda: SECOND, lambda: wakes.append(1))
     pd = ProtectionDomain(port, None)
     cq = CompletionQueue(port, None, 4, None, None, 0, 0)

@@ -52,6 +52,7 @@ cdef int64_t _SIGN_32
 
 cdef class CompChannel:
     cdef object notify
+    cdef object silence
     cdef object queues
     cdef public int users
     cdef readonly bint closed

@@ -76,11 +76,13 @@ _SIGN_32 = 0x80000000
 class CompChannel:
     """A completion channel (ibv_create_comp_channel(3)): completion queues that have an event, in order."""
 
-    def __init__(self, notify: Callable[[], None]) -> None:
+    def __init__(self, notify: Callable[[], None], silence: "Callable[[], None] | None" = None) -> None:
         """
         :param notify: called with the device's lock held when an event is queued: it makes a descriptor readable
+        :param silence: called with the lock held when no event is left, since their queue is gone
         """
         self.notify = notify
+        self.silence = silence
         self.queues: deque[CompletionQueue] = deque()
         self.users = 0
         self.closed = False
@@ -117,6 +119,8 @@ class CompChannel:
         kept = [queue for queue in self.queues if queue is not cq]
         dropped = len(self.queues) - len(kept)
         self.queues = deque(kept)
+        if dropped and not kept and self.silence is not None:
+            self.silence()
         return dropped
 
 

@@ -4,6 +4,8 @@ cdef extern from "Python.h":
 cdef class Lock:
     cdef object _identify
     cdef object _pause
+    cdef object _deliver
+    cdef public bint interrupted
     cdef unsigned long _owner
     cdef int _depth
     cpdef bint acquire(self, bint blocking=*) except -1

@@ -3,6 +3,8 @@
 Compiled, nothing between the look at ``owner`` and its change lets another Python thread run, so no system lock is
 needed. Whoever finds it taken pauses and looks again: it is held for microseconds, by code that does not wait.
 Uncompiled this would be wrong; there a ``threading.RLock`` with the same methods is used.
+
+While the main thread holds it, handlers of signals wait (_interrupts.py), and run when it is released.
 """
 
 from collections.abc import Callable
@@ -16,13 +18,18 @@ except ImportError:
 class Lock:
     """``threading.RLock``, as far as the device uses it."""
 
-    def __init__(self, identify: Callable[[], int], pause: Callable[[], None]) -> None:
+    def __init__(
+        self, identify: Callable[[], int], pause: Callable[[], None], deliver: Callable[["Lock"], None]
+    ) -> None:
         """
         :param identify: the number of the running thread, never 0
         :param pause: lets other threads run for a moment
+        :param deliver: called with the lock when it is released and ``interrupted`` is set: handlers of signals wait
         """
         self._identify = identify
         self._pause = pause
+        self._deliver = deliver
+        self.interrupted = False
         self._owner = 0
         self._depth = 0
 
@@ -43,6 +50,8 @@ class Lock:
     def release(self) -> None:
         """Gives it back. Only the thread that has it may."""
         self._depth -= 1
+        if self.interrupted and self._depth == 0:
+            self._deliver(self)
 
     def __enter__(self) -> bool:
         return self.acquire()

@@ -113,9 +113,9 @@ class Plan:
         :param rule: as of ``add``
         :param options: as of ``add``
         """
-        added = self.add(rule, **options)
+        added = rule if isinstance(rule, Rule) else Rule(rule, **options) if options else _one(rule)
         try:
-            yield added
+            yield self.add(added)
         finally:
             if any(added is other for other in self._rules):
                 self.remove(added)

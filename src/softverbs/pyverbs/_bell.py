@@ -6,6 +6,8 @@ import select
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from softverbs._interrupts import finalizer
+
 if TYPE_CHECKING:
     import asyncio
 
@@ -77,5 +79,6 @@ class Bell:
         if fd >= 0:
             os.close(fd)
 
+    @finalizer
     def __del__(self) -> None:
         self.close()

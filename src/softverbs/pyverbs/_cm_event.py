@@ -5,6 +5,7 @@ import os
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from softverbs._interrupts import Shield, shielded
 from softverbs.cm.events import Event, Kind
 from softverbs.cm.identity import Identity, Stage
 from softverbs.device import Device, default_device
@@ -75,8 +76,11 @@ class CMEventChannel(PyverbsObject):
             self._bell.silence()
         return bool(taken) or queue is None
 
-    def _next(self, what: str) -> Event:
-        """The next event; waits for it, unless O_NONBLOCK is set."""
+    def _next(self, what: str, shield: Shield | None = None) -> Event:
+        """The next event; waits for it, unless O_NONBLOCK is set.
+
+        :param shield: that the caller is in
+        """
         self._open()
         device = self.device
         taken: list[Event] = []
@@ -84,7 +88,7 @@ class CMEventChannel(PyverbsObject):
             self._take(taken)
         if not taken:
             if self._bell.blocking():
-                device.wait_until(lambda: self._take(taken), None)
+                device.wait_until(lambda: self._take(taken), None, shield)
             else:
                 device.progress()
                 with device.lock:
@@ -134,6 +138,7 @@ class CMEventChannel(PyverbsObject):
             self._bell.silence()
         identity.emit = other._push
 
+    @shielded
     def close(self) -> None:
         """Ends the channel. Twice does nothing."""
         queue, self._queue = self._queue, None
@@ -158,7 +163,8 @@ class CMEvent(PyverbsCM):
         """
         self._event: Event | None = None
         instance(channel, CMEventChannel, "CMEvent channel")
-        self._event = _processed(channel._next("Failed to create CMEvent"))
+        with Shield() as shield:
+            self._event = _processed(channel._next("Failed to create CMEvent", shield))
 
     @classmethod
     def _of(cls, event: Event) -> "CMEvent":
@@ -210,6 +216,7 @@ class CMEvent(PyverbsCM):
         """The name of the event; nothing when it was acknowledged."""
         return "" if self._event is None else f"RDMA_CM_EVENT_{self._event.kind.name}"
 
+    @shielded
     def ack_cm_event(self) -> None:
         """Acknowledges it (rdma_ack_cm_event(3)). A request that no CMID was made of is refused then."""
         event, self._event = self._event, None

@@ -3,6 +3,7 @@
 import weakref
 from typing import Any
 
+from softverbs._interrupts import shielded
 from softverbs.cm.identity import UDP_QKEY, Identity
 from softverbs.core.wr import SGE, WC, RecvWR, SendWR
 from softverbs.device import Device
@@ -78,6 +79,7 @@ class CMQueuePair(PyverbsCM):
 
     # -- making it
 
+    @shielded
     def create_qp(self, qp_init: QPInitAttr) -> None:
         """Makes a QP that belongs to the CMID (rdma_create_qp(3)): a connection's in the state INIT, one for datagrams
         in RTS.

@@ -5,6 +5,7 @@ import os
 import weakref
 from typing import TYPE_CHECKING, TypeAlias
 
+from softverbs._interrupts import shielded
 from softverbs.pyverbs._fields import integer, refused
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class Identity:
         self._key: _Key | None = None
 
     @property
+    @shielded
     def fd(self) -> int:
         """The descriptor that stands for the context, made when it is first asked for: a file in memory, which its
         duplicates share.

@@ -1,5 +1,6 @@
 """Objects that a second context of the same family may hold too (ibv_import_pd(3), ibv_import_mr(3))."""
 
+from softverbs._interrupts import Shield, finalizer
 from softverbs.pyverbs._fields import refused
 from softverbs.pyverbs.base import Resource, close_weakrefs
 
@@ -26,8 +27,10 @@ class Importable(Resource):
             super().close()
             return
         close_weakrefs([getattr(self, name) for name in self._children])
-        self._forget()
+        with Shield():
+            self._forget()
 
+    @finalizer
     def __del__(self) -> None:
         if not self._imported:
             super().__del__()

@@ -71,7 +71,8 @@ class MR(Importable):
                     core = regions.register(pd._core, memory.address, memory.length, access, where, memory, kind)
                 self._adopt(pd, core, memory)
         except BaseException:
-            memory.release()
+            if self._core is None:  # else it is registered, and a signal's handler has raised
+                memory.release()
             raise
         if owner is not None:
             self._keep_owner(owner)

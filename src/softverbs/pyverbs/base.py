@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+from softverbs._interrupts import Shield, finalizer
 from softverbs.core.errors import PyverbsError
 from softverbs.core.errors import PyverbsRDMAError as PyverbsRDMAError
 from softverbs.pyverbs._fields import integer, refused
@@ -41,14 +42,9 @@ def close_weakrefs(iterables: Iterable["weakref.WeakSet[Any] | None"]) -> None:
     for members in iterables:
         if members is None:
             continue
-        alive = list(members)
-        members.clear()
-        for number, member in enumerate(alive):
-            try:
-                member.close()
-            except BaseException:
-                members.update(alive[number:])  # those that are still open are still its children
-                raise
+        for member in list(members):
+            member.close()  # where it raises, this one and the rest are still its parent's children
+            members.discard(member)
 
 
 class PyverbsObject:
@@ -109,25 +105,23 @@ class Guard:
         device = self.device
         device.check()
         device.lock.acquire()
-        for _ in range(len(device.deferred)):  # what is garbage must not keep busy what is about to be closed
-            device.deferred.popleft()()
-        if device.verb_faults is not None:
-            self._let_fail(device)
+        try:
+            for _ in range(len(device.deferred)):  # what is garbage must not keep busy what is about to be closed
+                device.deferred.popleft()()
+            if device.verb_faults is not None:
+                self._let_fail(device)
+        except BaseException as error:
+            device.lock.release()
+            raise reworded(error, self.what) or error from None
         return device
 
     def _let_fail(self, device: "Device") -> None:
-        """Asks the plan of faults about this call; where it is to fail, the lock is given back first."""
+        """Asks the plan of faults about this call."""
         from softverbs.pyverbs._verb_names import facts_of, verb_of
 
         facts = dict(self.facts or ())
         verb = facts.pop("verb", None)
-        try:
-            device.verb_faults.on_call(
-                verb_of(self.what) if verb is None else verb, {**facts_of(self.subject), **facts}
-            )
-        except BaseException as error:
-            device.lock.release()
-            raise reworded(error, self.what) or error from None
+        device.verb_faults.on_call(verb_of(self.what) if verb is None else verb, {**facts_of(self.subject), **facts})
 
     def __exit__(
         self, exc_type: type[BaseException] | None, exc_value: BaseException | None, traceback: TracebackType | None
@@ -223,7 +217,8 @@ class Resource(PyverbsCM):
             self._before_destroy()
             self._destroy()
         else:
-            self._forget()
+            with Shield():
+                self._forget()
 
     def _before_destroy(self) -> None:
         """What has to happen between the end of the children and its own."""
@@ -252,8 +247,11 @@ class Resource(PyverbsCM):
 
     def _forget(self) -> None:
         """Ends this object's life without a word to the device: no core, no parents, no hot methods."""
+        context = self._context
         self._core = None
         self._context = None
+        if context is not None:
+            context._drop_stale_events()
         self._unplug(self._raise_closed)
 
     def _unplug(self, instead: Callable[..., Any]) -> None:
@@ -263,15 +261,22 @@ class Resource(PyverbsCM):
     def _raise_closed(self, *_: object) -> Any:
         raise self._closed()
 
+    @finalizer
     def __del__(self) -> None:
-        if self._core is not None and self._context is not None:
-            bury(self._context.device, self._bury, self._remains())
+        context = self._context
+        if self._core is not None and context is not None:
+            bury(context.device, self._bury, self._remains(), context._drop_stale_events)
 
 
-def bury(device: "Device", close: Callable[[Any], None], remains: Any) -> None:
+def bury(
+    device: "Device", close: Callable[[Any], None], remains: Any, afterwards: "Callable[[], None] | None" = None
+) -> None:
     """Ends the core object of an owner that was garbage, without ever waiting for the device.
 
     The collector runs anywhere, also in the middle of the device's own work: then the device does it later.
+
+    :param close: called with ``remains``
+    :param afterwards: called when that has worked
     """
     if not device.usable():
         return
@@ -281,6 +286,9 @@ def bury(device: "Device", close: Callable[[Any], None], remains: Any) -> None:
             close(remains)
         except PyverbsRDMAError:  # a child in the same garbage has not been collected yet
             device.deferred.append(finish)
+            return
+        if afterwards is not None:
+            afterwards()
 
     if device.try_enter():
         try:

@@ -6,6 +6,7 @@ import threading
 import weakref
 from typing import Any
 
+from softverbs._interrupts import Shield, finalizer, shielded
 from softverbs.cm.addresses import Address
 from softverbs.cm.events import Event, Kind, Membership, Param
 from softverbs.cm.identity import Identity, Stage
@@ -84,6 +85,7 @@ class CMID(CMQueuePair):
 
     # -- how it begins
 
+    @shielded
     def _begin(self, channel: CMEventChannel, port_space: int) -> None:
         space = integer(port_space, "port_space")
         if space not in _SPACES:
@@ -123,6 +125,7 @@ class CMID(CMQueuePair):
         """The type of a QP that is made without being asked for follows from the port space."""
         init.qp_type = e.IBV_QPT_UD if self._open().datagrams else e.IBV_QPT_RC
 
+    @shielded
     def _take_request(self, creator: CMEvent, listener: "CMID") -> None:
         event = creator._open()
         if event.kind is not Kind.CONNECT_REQUEST:
@@ -133,6 +136,7 @@ class CMID(CMQueuePair):
         self._adopt(event.identity)
         self._settle_home()
 
+    @shielded
     def _settle_home(self) -> None:
         """The device is known: so are its context and protection domain."""
         identity = self._open()
@@ -195,6 +199,7 @@ class CMID(CMQueuePair):
             raise refused("CMID is closed")
         return channel
 
+    @shielded
     def _on_event(self, event: Event) -> None:
         """What comes with an event, before it is seen: see CMEvent."""
         identity = self._identity
@@ -240,8 +245,9 @@ class CMID(CMQueuePair):
         channel = self._own_channel
         if channel is None:
             return
-        event = channel._next(what)
-        self._on_event(event)
+        with Shield() as shield:
+            event = channel._next(what, shield)
+            self._on_event(event)
         if event.status or event.kind not in kinds:
             raise refused(f"{what}: {_words(event)}", _errno_of(event))
 
@@ -344,9 +350,15 @@ class CMID(CMQueuePair):
         what = "Failed to get request, no connection established"
         if self._own_channel is None or self._open().stage is not Stage.LISTEN:
             raise refused(f"{what}: the CMID does not listen, or is asynchronous")
-        event = self._own_channel._next(what)
-        if event.kind is not Kind.CONNECT_REQUEST:
-            raise refused(f"{what}: {_words(event)}", _errno_of(event))
+        with Shield() as shield:
+            event = self._own_channel._next(what, shield)
+            if event.kind is not Kind.CONNECT_REQUEST:
+                raise refused(f"{what}: {_words(event)}", _errno_of(event))
+            return self._child(event, what)
+
+    def _child(self, event: Event, what: str) -> "CMID":
+        """The CMID of a request, to a synchronous CMID that listens."""
+        assert self._own_channel is not None
         child = CMID()
         child._own_channel = CMEventChannel(event.identity.device)
         with self._guard(what, "rdma_get_request"):
@@ -372,11 +384,12 @@ class CMID(CMQueuePair):
         """
         what = "Failed to Accept Connection"
         wanted = self._param(param)
-        with self._guard(what, "rdma_accept"):
-            self._open().negotiate(wanted)
-        self._make_ready()
-        with self._guard(what, "rdma_accept"):
-            self._open().accept(wanted)
+        with Shield():
+            with self._guard(what, "rdma_accept"):
+                self._open().negotiate(wanted)
+            self._make_ready()
+            with self._guard(what, "rdma_accept"):
+                self._open().accept(wanted)
         if not self._open().datagrams:
             self._complete(what, Kind.ESTABLISHED)
 
@@ -434,11 +447,12 @@ class CMID(CMQueuePair):
         :raises PyverbsRDMAError: EINVAL where there is none
         """
         what = "Failed to Disconnect"
-        with self._guard(what, "rdma_disconnect"):
-            self._open().connection()
-        self._fail_qp()
-        with self._guard(what, "rdma_disconnect"):
-            self._open().disconnect()
+        with Shield():
+            with self._guard(what, "rdma_disconnect"):
+                self._open().connection()
+            self._fail_qp()
+            with self._guard(what, "rdma_disconnect"):
+                self._open().disconnect()
         self._complete(what, Kind.DISCONNECTED, Kind.TIMEWAIT_EXIT)
 
     def notify(self, event: int) -> None:
@@ -450,6 +464,7 @@ class CMID(CMQueuePair):
             if integer(event, "event") == e.IBV_EVENT_COMM_EST:
                 self._open().heard()
 
+    @shielded
     def migrate_id(self, channel: CMEventChannel | None = None) -> None:
         """Extension (rdma_migrate_id(3)): moves the CMID, with events that wait, to another channel.
 
@@ -547,6 +562,7 @@ class CMID(CMQueuePair):
 
     # -- life
 
+    @shielded
     def close(self) -> None:
         """Ends it, with its QP and its memory regions (rdma_destroy_ep(3), rdma_destroy_id(3)); the peer of a
         connection is told. Twice does nothing.
@@ -561,19 +577,26 @@ class CMID(CMQueuePair):
         self._identity = None
         if device.usable():
             with device.lock:
-                identity.close()
-                if channel is not None:
-                    channel._forget(identity)
+                _end((identity, channel))
                 device.port.progress(device.clock())
         if self._own_channel is not None:
             self._own_channel.close()
         self._event_channel = self._own_channel = None
         self.ctx = self._pd = self.device = None
 
+    @finalizer
     def __del__(self) -> None:
         identity = getattr(self, "_identity", None)
         if identity is not None:
-            bury(identity.device, Identity.close, identity)
+            bury(identity.device, _end, (identity, self._event_channel or self._own_channel))
+
+
+def _end(remains: "tuple[Identity, CMEventChannel | None]") -> None:
+    """Ends an identifier, with the events that wait; the lock is held."""
+    identity, channel = remains
+    identity.close()
+    if channel is not None:
+        channel._forget(identity)
 
 
 def _pair(address: Address | None) -> tuple[str, int] | None:

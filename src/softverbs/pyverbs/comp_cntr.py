@@ -6,11 +6,12 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from softverbs._interrupts import Shield, finalizer, shielded
 from softverbs.core.counters import CompCntr as _Counter
 from softverbs.pyverbs._bell import Bell, setter
 from softverbs.pyverbs._fields import fill as _fill
 from softverbs.pyverbs._fields import instance, integer, reading, refused
-from softverbs.pyverbs.base import PyverbsCM, PyverbsObject, PyverbsRDMAError, Resource, reworded
+from softverbs.pyverbs.base import PyverbsCM, PyverbsObject, PyverbsRDMAError, Resource, bury, reworded
 from softverbs.pyverbs.device import Context
 
 _NS_PER_S = 1_000_000_000
@@ -151,21 +152,11 @@ class CompCntr(Resource):
         device = waits[0][0]._device()
         device.check()
         fired: list[int] = []
-        watches: list[tuple[Any, Any]] = []
         try:
-            with device.lock:
-                for position, (counter, threshold) in enumerate(waits):
-                    core = counter._open()
-                    watches.append((core, core.watch(threshold, _Note(fired, position, device.wake))))
-            over = device.wait_until(
-                lambda: bool(fired) or any(counter._core is None for counter, _ in waits), _nanoseconds(timeout)
-            )
+            with Shield() as shield:
+                over = _first(waits, fired, _nanoseconds(timeout), shield)
         except (PyverbsRDMAError, TypeError, OverflowError) as error:
             raise reworded(error, "Failed to wait for comp_cntr") or error from None
-        finally:
-            with device.lock:
-                for core, watch in watches:
-                    core.unwatch(watch)
         if fired:
             return _outcome(waits, fired[0])
         if over:
@@ -190,17 +181,38 @@ class CompCntr(Resource):
 
         fired = asyncio.Event()
         waits = _checked([(self, threshold)])
-        with self._guard("Failed to wait for comp_cntr"):
-            core = self._open()
-            watch = core.watch(waits[0][1], setter(fired))
+        watch = None
         try:
+            with self._guard("Failed to wait for comp_cntr"):
+                core = self._open()
+                watch = core.watch(waits[0][1], setter(fired))
             await fired.wait()
         finally:
-            if self._core is not None:
+            if self._core is not None and watch is not None:
                 with self._guard("Failed to wait for comp_cntr"):
                     core.unwatch(watch)
         _outcome(waits, 0)
         return int(self._open().read())
+
+
+def _first(
+    waits: "Sequence[tuple[CompCntr, int]]", fired: list[int], timeout: int | None, shield: Shield
+) -> bool:
+    """Waits until the position of a counter is in ``fired`` or one is closed; False where the time has passed."""
+    device = waits[0][0]._device()
+    watches: list[tuple[Any, Any]] = []
+    try:
+        with device.lock:
+            for position, (counter, threshold) in enumerate(waits):
+                core = counter._open()
+                watches.append((core, core.watch(threshold, _Note(fired, position, device.wake))))
+        return device.wait_until(
+            lambda: bool(fired) or any(counter._core is None for counter, _ in waits), timeout, shield
+        )
+    finally:
+        with device.lock:
+            for core, watch in watches:
+                core.unwatch(watch)
 
 
 class _Note:
@@ -232,9 +244,8 @@ class ThresholdFd(PyverbsCM):
         waits = _checked([(counter, threshold)])
         self._counter: CompCntr | None = counter
         self._threshold = waits[0][1]
-        self._bell = Bell()
-        bell = self._bell
         with counter._guard("Failed to watch comp_cntr"):
+            self._bell = bell = Bell()
             self._core = counter._open()
             self._watch = self._core.watch(self._threshold, lambda _: bell.ring())
 
@@ -247,6 +258,13 @@ class ThresholdFd(PyverbsCM):
         """Whether the completion count is at the threshold now; False where an error made it readable."""
         return self._counter is not None and self._counter.read() >= self._threshold
 
+    @finalizer
+    def __del__(self) -> None:
+        counter, watch = getattr(self, "_counter", None), getattr(self, "_watch", None)
+        if counter is not None and watch is not None and counter._context is not None:
+            bury(counter._context.device, self._core.unwatch, watch)
+
+    @shielded
     def close(self) -> None:
         """Closes the descriptor and stops watching. Twice does nothing."""
         counter, self._counter = self._counter, None

@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from softverbs._interrupts import Shield, shielded
 from softverbs.core.completion import CompChannel as _Channel
 from softverbs.core.completion import CompletionQueue
 from softverbs.core.wr import WC as WC
@@ -48,7 +49,7 @@ class CompChannel(Resource):
         instance(context, Context, "CompChannel context")
         with context._guard("Failed to create a completion channel"):
             self._bell = Bell()
-            self._start(context, _Channel(self._bell.ring))
+            self._start(context, _Channel(self._bell.ring, self._bell.silence))
             context._ccs.add(self)
 
     def _forget(self) -> None:
@@ -181,12 +182,6 @@ class _Queue(Resource):
         unacknowledged = core.events_read - core.events_acked
         if unacknowledged:
             self.ack_events(unacknowledged)
-
-    def _close_alone(self) -> None:
-        super()._close_alone()
-        channel = self._channel
-        if channel is not None and not channel._open().pending:
-            channel._bell.silence()  # events of this queue that nobody read went with it
 
     def _forget(self) -> None:
         super()._forget()
@@ -398,17 +393,18 @@ class CQEX(_Queue):
         me = threading.get_ident()
         if self._poller == me:
             raise refused("start_poll: a batch is open already; end_poll comes first")
-        self._enter_batch()
-        self._poller = me
         try:
-            found = self._advance()
+            with Shield() as shield:
+                self._enter_batch(shield)
+                self._poller = me
+                found = self._advance()
+                if not found:
+                    self._leave_batch()
         except BaseException:
-            self._leave_batch()
+            if self._poller == me:
+                self._leave_batch()
             raise
-        if not found:
-            self._leave_batch()
-            return errno.ENOENT
-        return 0
+        return 0 if found else errno.ENOENT
 
     def poll_next(self) -> int:
         """The next completion of the batch: 0, or ENOENT where there is none; ``end_poll`` must follow either way."""
@@ -422,15 +418,15 @@ class CQEX(_Queue):
             raise refused("end_poll: no batch is open; start_poll comes first")
         self._leave_batch()
 
-    def _enter_batch(self) -> None:
-        if self._batch.acquire(False):
-            return
-        device = self._device()
-        device._check_open()  # in a forked child the thread that is polling does not exist
-        if self._single and device.options.debug:
-            raise refused("start_poll: another thread is polling this CQ, which was created SINGLE_THREADED")
-        self._batch.acquire()
+    def _enter_batch(self, shield: Shield) -> None:
+        if self._batch.locked():
+            device = self._device()
+            device._check_open()  # in a forked child the thread that is polling does not exist
+            if self._single and device.options.debug:
+                raise refused("start_poll: another thread is polling this CQ, which was created SINGLE_THREADED")
+        shield.acquire(self._batch)
 
+    @shielded
     def _leave_batch(self) -> None:
         self._poller = 0
         self._current = None

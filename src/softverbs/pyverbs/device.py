@@ -7,6 +7,7 @@ import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from softverbs._interrupts import finalizer, shielded
 from softverbs.core import limits
 from softverbs.device import Device as SoftDevice
 from softverbs.device import default_device
@@ -131,6 +132,7 @@ class Context(Resource):
     _tds: Children
     _comp_cntrs: Children
 
+    @shielded
     def __init__(self, **kwargs: Any) -> None:
         """
         :param kwargs:
@@ -200,6 +202,7 @@ class Context(Resource):
         if self._at_device_close in self.device.at_close:
             self.device.at_close.remove(self._at_device_close)
 
+    @finalizer
     def __del__(self) -> None:
         if self._core is not None:  # its children have kept it alive, so there is nothing else left to close
             self._leave(self._core)
@@ -393,11 +396,22 @@ class Context(Resource):
         while self._events and not taken:
             event_type, user = self._events.popleft()
             owner = user() if user is not None else None
-            if user is None or (owner is not None and owner._core is not None):
+            if user is None or _is_alive(owner):
                 taken.append(AsyncEvent._of(event_type, owner))
         if not self._events:
             self._bell.silence()
         return bool(taken) or self._core is None
+
+    def _drop_stale_events(self) -> None:
+        """Drops the events of objects that are gone: nobody can read them. The lock is held, or the device is gone."""
+        if not self._events:
+            return
+        kept = [(event_type, user) for event_type, user in self._events if user is None or _is_alive(user())]
+        if len(kept) != len(self._events):
+            self._events.clear()
+            self._events.extend(kept)
+            if not kept:
+                self._bell.silence()
 
     def _deliver(self, event_type: int, user: "weakref.ref[Resource] | None") -> None:
         self._events.append((event_type, user))
@@ -413,6 +427,10 @@ class Context(Resource):
         """Extension: the device's statistics, such as packets dropped by cause."""
         with self._guard("Failed to read the statistics") as device:
             return dict(device.port.stats())
+
+
+def _is_alive(owner: Resource | None) -> bool:
+    return owner is not None and owner._core is not None
 
 
 def get_device_list() -> list[Device]:

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from softverbs._interrupts import Shield, shielded
 from softverbs.core.memory import Block, copy_checked, view
 from softverbs.core.wr import SGE, SendWR
 from softverbs.pyverbs import libibverbs_enums as e
@@ -100,14 +101,19 @@ class QPEx(QP):
         me = threading.get_ident()
         if self._owner == me:
             raise refused("wr_start: a critical section is open; wr_complete or wr_abort comes first")
-        if not self._section.acquire(False):
-            self._device().check()  # in a forked child the thread that is in it does not exist
-            self._section.acquire()
-        self._owner = me
-        if self._core is None:  # closed while this thread waited
-            self._leave()
-            raise self._closed()
-        self._begin()
+        try:
+            with Shield() as shield:
+                if self._section.locked():
+                    self._device().check()  # in a forked child the thread that is in it does not exist
+                shield.acquire(self._section)
+                self._owner = me
+                if self._core is None:  # closed while this thread waited
+                    raise self._closed()
+                self._begin()
+        except BaseException:
+            if self._owner == me:
+                self._leave()
+            raise
 
     def wr_complete(self) -> None:
         """Ends the critical section: posts its work requests, all of them or, where anything was wrong, none.
@@ -148,6 +154,7 @@ class QPEx(QP):
         self._fault: PyverbsError | None = None
         self._blocks: list[Block] = []  # copies of inline data, until the device has its own
 
+    @shielded
     def _leave(self) -> None:
         self._begin()
         owner, self._owner = self._owner, 0

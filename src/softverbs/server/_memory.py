@@ -6,6 +6,7 @@ import fcntl
 import os
 from collections.abc import Callable
 
+from softverbs._interrupts import finalizer
 from softverbs.core.errors import PyverbsRDMAError
 from softverbs.core.memory import store32, store64
 
@@ -63,6 +64,7 @@ class SharedMemory:
         """Writes 64 bits at ``offset``."""
         store64(self.address + offset, value)
 
+    @finalizer
     def __del__(self, munmap: Callable[[int, int], int] = _libc.munmap) -> None:
         if getattr(self, "descriptor", -1) >= 0:
             self.close_descriptor()
