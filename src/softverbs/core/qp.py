@@ -173,6 +173,7 @@ class QueuePair:
         self.sends = SendQueue(
             self.connection, qp_type, self.max_send_wr, self.max_send_sge, self.max_inline_data, self.sq_sig_all
         )
+        self.max_inline_data = self.sends.max_inline_data
         self._build(send_cq, recv_cq)
         # Last, since the port looks at those that it knows, and one that memory was short for must not be among them.
         self.qp_num = port.enter_qp(self, number)
