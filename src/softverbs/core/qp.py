@@ -604,8 +604,9 @@ class QueuePair:
         self.connection.path = path
         self.paced = path.pace != 0
         self.connection.connected = True
-        self.source_high, self.source_low = struct.unpack(">QQ", vector.dgid)
-        self.local_high, self.local_low = struct.unpack(">QQ", self.port.link.gids[vector.sgid_index])
+        home, dgid = self.port.gid_table.resolve(vector.sgid_index, vector.dgid)
+        self.source_high, self.source_low = struct.unpack(">QQ", dgid)
+        self.local_high, self.local_low = struct.unpack(">QQ", self.port.link.gids[home])
         says = self.port.options.explain
         self.responder.explains = says == "always" or (says == "local" and (path.nearby or path.local))
 
