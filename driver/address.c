@@ -81,16 +81,31 @@ static bool read_grh(const struct ibv_grh *grh, union ibv_gid *from, union ibv_g
 	return true;
 }
 
-/* The index of a GID in the device's table; the first entry where it is not there, as for a multicast group. */
+static bool is_ipv4(const union ibv_gid *gid)
+{
+	static const uint8_t prefix[12] = {[10] = 0xff, [11] = 0xff};
+
+	return !memcmp(gid->raw, prefix, sizeof(prefix));
+}
+
+/* The index of a GID in the device's table, of RoCE v2, as all datagrams are; the first of its IP version where it is
+ * not there, as for a multicast group.
+ */
 static uint8_t index_of(struct ibv_context *context, const union ibv_gid *gid)
 {
 	struct ibv_gid_entry entries[256];
 	ssize_t count = _ibv_query_gid_table(context, entries, 256, 0, sizeof(*entries));
+	ssize_t first = -1;
 
-	for (ssize_t i = 0; i < count; i++)
+	for (ssize_t i = 0; i < count; i++) {
+		if (entries[i].gid_type != IBV_GID_TYPE_ROCE_V2)
+			continue;
 		if (!memcmp(entries[i].gid.raw, gid->raw, sizeof(gid->raw)))
 			return entries[i].gid_index;
-	return count > 0 ? entries[0].gid_index : 0;
+		if (first < 0 && is_ipv4(&entries[i].gid) == is_ipv4(gid))
+			first = i;
+	}
+	return first >= 0 ? entries[first].gid_index : 0;
 }
 
 SV_EXPORT int ibv_init_ah_from_wc(struct ibv_context *context, uint8_t port_num, struct ibv_wc *wc,

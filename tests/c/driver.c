@@ -28,6 +28,9 @@ static void refusals(void)
 	struct ibv_send_wr *bad = NULL;
 	struct ibv_recv_wr receives[2] = {{.next = &receives[1], .num_sge = 0}, {.sg_list = sge, .num_sge = 3}};
 	struct ibv_recv_wr *bad_receive = NULL;
+	struct ibv_qp_init_attr init;
+	struct ibv_qp_attr attr;
+	uint32_t most;
 	int posted = 0;
 
 	CHECK(post(&pair->a, &pair->b, IBV_WR_SEND, 0, 8, 0) == EINVAL, "a send in INIT is refused");
@@ -39,7 +42,13 @@ static void refusals(void)
 	many.num_sge = 1;
 	many.opcode = IBV_WR_TSO;
 	CHECK(ibv_post_send(pair->a.qp, &many, &bad) == EINVAL, "an operation that there is not is refused");
-	CHECK(post(&pair->a, &pair->b, IBV_WR_SEND, IBV_SEND_INLINE, 65, 0) == EINVAL, "65 bytes inline are refused");
+	CHECK(!ibv_query_qp(pair->a.qp, &attr, IBV_QP_CAP, &init), "query");
+	most = init.cap.max_inline_data;
+	CHECK(most >= 64, "64 bytes inline were asked for, and there are %u", most);
+	CHECK(post(&pair->a, &pair->b, IBV_WR_SEND, IBV_SEND_INLINE, most + 1, 0) == EINVAL, "too much inline is refused");
+	CHECK(!receive(&pair->b, BUFFER, 0), "post_recv");
+	CHECK(!post(&pair->a, &pair->b, IBV_WR_SEND, IBV_SEND_INLINE | IBV_SEND_SIGNALED, most, 1), "%u inline", most);
+	CHECK(take(&pair->a).status == IBV_WC_SUCCESS && take(&pair->b).byte_len == most, "the bytes arrive");
 	CHECK(post(&pair->a, &pair->b, IBV_WR_SEND, 1 << 10, 8, 0) == EINVAL, "unknown flags are refused");
 	CHECK(post(&pair->a, &pair->b, IBV_WR_ATOMIC_FETCH_AND_ADD, 0, 16, 0) == EINVAL, "16 bytes are no atomic");
 	while (posted < 10 * DEPTH && !post(&pair->a, &pair->b, IBV_WR_SEND, IBV_SEND_SIGNALED, 8, posted))

@@ -93,6 +93,29 @@ def test_counters_in_memory_of_the_program(tmp_path: Path, options: str) -> None
     assert lines[-1] == "done"
 
 
+def _gids(folder: Path, options: str, address: str) -> list[str]:
+    environment = driver.environment(SOFTVERBS_OPTIONS=options, SOFTVERBS_ADDRESS=address)
+    return driver.output(driver.softverbs_run(_compile("gids", folder)), environment).splitlines()
+
+
+@pytest.mark.parametrize(("options", "count"), [("", 4), ("gid_table=single", 1)])
+def test_every_entry_of_the_gid_table_reaches_every_other(tmp_path: Path, options: str, count: int) -> None:
+    lines = _gids(tmp_path, options, "127.0.8.9")
+    talks = [f"{i} to {j}: talks" for i in range(count) for j in range(count)]
+    assert lines == [*(f"{i} v2 ::ffff:127.0.8.9" for i in range(count)), *talks, "back: 0", "done"]
+
+
+def test_the_gid_table_of_mlx5(tmp_path: Path) -> None:
+    lines = _gids(tmp_path, "gid_table=mlx5", "127.0.8.10")
+    gids = ("fe80::7fff:fe00:80a", "::ffff:127.0.8.10")
+    assert lines[:4] == [f"{2 * at + kind - 1} v{kind} {gid}" for at, gid in enumerate(gids) for kind in (1, 2)]
+    ways = dict(line.split(": ", 1) for line in lines[4:-2])
+    assert [way for way, words in ways.items() if words == "talks"] == ["1 to 1", "3 to 3"]
+    assert "sgid_index=2 is a GID of RoCE v1" in ways["2 to 3"]
+    assert "not of one IP version" in ways["3 to 1"]
+    assert lines[-2:] == ["back: 3", "done"]
+
+
 def test_words_for_what_fails(tmp_path: Path) -> None:
     environment = driver.environment(SOFTVERBS_EXPLAIN="1")
     text = driver.output(driver.softverbs_run(_compile("counters", tmp_path)), environment)

@@ -16,6 +16,7 @@ from softverbs.cm.identity import PS_TCP, PS_UDP, Identity
 from softverbs.cm.machine import State
 from softverbs.cm.messages import Dreq, IpHeader, Message, Rej, Rep, Req, SidrReq, decode, service_id_of
 from softverbs.core.errors import PyverbsRDMAError
+from softverbs.core.limits import Options
 
 GSI_FRAME = 12 + 8 + 256 + 4
 
@@ -90,6 +91,25 @@ def test_connect_talk_disconnect(sim: Sim, nodes: tuple[Node, Node]) -> None:
     assert isinstance(req, Req)
     assert (req.local_gid, req.remote_gid, req.ca_guid) == (nodes[0].gid, nodes[1].gid, nodes[0].device.guid)
     assert service(nodes[1]).stats()["received_req"] == 1
+
+
+@pytest.mark.parametrize("layouts", [("mlx5", "mlx5"), ("repeat", "mlx5"), ("mlx5", "single")])
+def test_the_gid_tables_of_the_two_sides_may_differ(sim: Sim, layouts: tuple[str, str]) -> None:
+    """An identifier has an IP address, and so the entry of RoCE v2 that is this address."""
+    one, other = (sim.node(seed=seed, options=Options(gid_table=layout)) for seed, layout in enumerate(layouts))
+    client, server = App(one), App(other)
+    child = pair(client, server)
+    for app, layout in ((client, layouts[0]), (child, layouts[1])):
+        assert app.identity.vector().sgid_index == (3 if layout == "mlx5" else 0)
+    child.receive()
+    client.send(b"words")
+    assert child.completion().status == 0 and child.memory.at(1024, 5) == b"words"
+    asked, listener = App(one, PS_UDP), App(other, PS_UDP)
+    asked.connect(listener.listen(7001))
+    answer = listener.request()
+    assert answer.events.pop(0).vector.sgid_index == (3 if layouts[1] == "mlx5" else 0)
+    asked.identity.join(parse("230.0.0.1", 0), False)
+    assert asked.wait(Kind.MULTICAST_JOIN).vector.sgid_index == (3 if layouts[0] == "mlx5" else 0)
 
 
 def test_rejected_with_words(sim: Sim, nodes: tuple[Node, Node]) -> None:

@@ -246,7 +246,7 @@ def test_sleepers_are_woken_once_until_they_answer(core_is_compiled: bool) -> No
         ({"is_global": False}, "is_global=0: RoCE addresses peers by GID"),
         ({"port_num": 2}, "port_num=2: the device has port 1"),
         ({"port_num": 0}, "port_num=0"),
-        ({"sgid_index": 1}, "sgid_index=1: the GID table has 1 entries"),
+        ({"sgid_index": 4}, "sgid_index=4: the GID table has 4 entries"),
         ({"sgid_index": -1}, "sgid_index=-1"),
         ({"dgid": bytes(15) + b"\x01"}, "::1 and the GID at sgid_index 0, 10.0.0.1, are not of one IP version"),
     ],

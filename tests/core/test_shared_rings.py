@@ -390,7 +390,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "elements": ({"opcode": WR_SEND, "num_sge": 3}, "3 scatter/gather elements: max_send_sge=2"),
     "more": ({"opcode": WR_SEND, "num_sge": 65535}, "65535 scatter/gather elements"),
     "length": ({"opcode": WR_SEND, "sg": TOO_LONG}, "a message of 8589934590 bytes"),
-    "inline": ({"opcode": WR_SEND, "flags": INLINE, "length": 65}, "65 bytes inline: max_inline_data=64"),
+    "inline": ({"opcode": WR_SEND, "flags": INLINE, "length": 113}, "113 bytes inline: max_inline_data=112"),
     "longer": ({"opcode": WR_SEND, "flags": INLINE, "length": 2**32 - 1}, "4294967295 bytes inline"),
     "read": ({"opcode": WR_READ, "flags": INLINE, "length": 8}, "SEND_INLINE has no meaning with RDMA_READ"),
     "atomic": ({"opcode": WR_FAA, "sg": [(0x10000, 4, 0)]}, "an atomic is 8 bytes"),

@@ -51,8 +51,17 @@ def test_ibv_devices(served: Served) -> None:
 def test_ibv_devinfo(served: Served) -> None:
     text = _output(served, "ibv_devinfo", "-v")
     assert "PORT_ACTIVE" in text
-    assert "RoCE v2" in text
+    assert text.count("RoCE v2") == 4
     assert "ATOMIC_HCA" in text
+
+
+def test_ibv_devinfo_shows_the_types_of_gids() -> None:
+    path, variables = program("ibv_devinfo")
+    environment = driver.environment(SOFTVERBS_OPTIONS="gid_table=mlx5", SOFTVERBS_ADDRESS="127.0.8.11", **variables)
+    lines = [line.split(":", 1)[1].split() for line in driver.output(
+        driver.softverbs_run(path, "-v"), environment).splitlines() if "GID[" in line]  # fmt: skip
+    assert [words[0] for words in lines[1::2]] == ["fe80::7fff:fe00:80b,", "::ffff:127.0.8.11,"]
+    assert [words[-1] for words in lines] == ["v1", "v2", "v1", "v2"]
 
 
 def test_without_a_device() -> None:
@@ -73,6 +82,30 @@ def test_two_devices() -> None:
     assert outcome.succeeded, outcome.text
     assert f"{FEW} iters" in outcome.server
     assert f"{FEW} iters" in outcome.client
+
+
+@pytest.mark.parametrize(
+    ("options", "server", "client"),
+    [("", "1", "1"), ("", "3", "0"), ("", "0", "1"), ("gid_table=mlx5", "1", "1"), ("gid_table=mlx5", "3", "3")],
+)
+def test_two_devices_by_the_indexes_that_are_usual_on_nics(options: str, server: str, client: str) -> None:
+    path, variables = program("ibv_rc_pingpong")
+    port = running.free_port()
+    words = driver.softverbs_run(path, "-p", port, "-n", FEW, "-e", "-g")
+    environment = driver.environment(SOFTVERBS_OPTIONS=options, **variables)
+    outcome = running.pair([*words, server], port, environment, environment, other=[*words, client, "127.0.0.1"])
+    assert outcome.succeeded, outcome.text
+
+
+@pytest.mark.parametrize("options", ["", "gid_table=mlx5"])
+def test_perftest_chooses_a_gid_that_works(options: str) -> None:
+    path, variables = program("ib_write_lat")
+    port = running.free_port()
+    words = driver.softverbs_run(path, "-p", port, "-n", FEW)
+    environment = driver.environment(SOFTVERBS_OPTIONS=options, **variables)
+    outcome = running.pair(words, port, environment, environment)
+    assert outcome.succeeded, outcome.text
+    assert f"GID index       : {3 if options else 0}" in outcome.text
 
 
 @pytest.mark.parametrize(
@@ -117,6 +150,7 @@ EVERYWHERE = [
     "ib_send_lat -c UD -I 60",
     "ib_send_lat -c XRC",
     "ib_write_bw -l 8",
+    "ib_write_bw -x 3",
     "ib_write_bw -c UC -q 8",
     "ib_write_bw -c XRC -m 1024",
     "ib_write_lat -D 2",

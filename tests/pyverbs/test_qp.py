@@ -8,7 +8,7 @@ import pytest
 from softverbs.pyverbs import libibverbs_enums as e
 from softverbs.pyverbs.addr import GID, AHAttr, GlobalRoute
 from softverbs.pyverbs.pyverbs_error import PyverbsRDMAError
-from softverbs.pyverbs.qp import QPAttachCompCntrAttr, QPAttr
+from softverbs.pyverbs.qp import QP, QPAttachCompCntrAttr, QPAttr
 from softverbs.pyverbs.wr import SGE, RecvWR, SendWR
 
 MASK = 0x1FFFFF
@@ -23,6 +23,23 @@ def test_creation_reports_the_actual_sizes(rig: Any) -> None:
         assert found.qp_type == e.IBV_QPT_RC
         assert found.sq_sig_all == 0
         assert init.max_send_wr == 5
+
+
+@pytest.mark.parametrize(("asked", "sge", "room"), [(1, 2, 48), (64, 4, 112), (65, 1, 112), (20, 32, 560), (1024, 1, 1024)])
+def test_the_room_of_a_slot_for_inline_data_is_the_programs(rig: Any, asked: int, sge: int, room: int) -> None:
+    """As with NICs: programs that ask for less than they can make use of look at what they have got."""
+    init = rig.init_attr(max_send_sge=sge, max_inline_data=asked)
+    with QP(rig.pd, init) as qp:
+        assert init.max_inline_data == qp.query(e.IBV_QP_CAP)[0].cap.max_inline_data == room
+    again = rig.init_attr(max_send_sge=sge, max_inline_data=room)
+    QP(rig.pd, again).close()
+    assert again.max_inline_data == room
+
+
+def test_who_asks_for_no_inline_data_gets_none(rig: Any) -> None:
+    init = rig.init_attr(max_send_sge=4, max_inline_data=0)
+    with QP(rig.pd, init):
+        assert init.max_inline_data == 0
 
 
 def test_steps_and_query(rig: Any) -> None:

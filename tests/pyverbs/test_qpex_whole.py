@@ -85,7 +85,7 @@ def inline_read(qp: QPEx, pair: Pair) -> None:
 
 def inline_too_long(qp: QPEx, pair: Pair) -> None:
     qp.wr_send()
-    qp.wr_set_inline_data_list(2, [DataBuffer(pair.a.mr.buf, 40), DataBuffer(pair.a.mr.buf, 40)])
+    qp.wr_set_inline_data_list(2, [DataBuffer(pair.a.mr.buf, 60), DataBuffer(pair.a.mr.buf, 60)])
 
 
 def shorter_inline_list(qp: QPEx, pair: Pair) -> None:
@@ -153,7 +153,7 @@ WRONG: list[tuple[Callable[[QPEx, Pair], None], str]] = [
     (shorter_list, "wr_set_sge_list .*the list has 1"),
     (data_twice, "wr_set_inline_data .*wr_rdma_write has its data already"),
     (inline_read, "wr_set_inline_data .*wr_rdma_read takes no inline data"),
-    (inline_too_long, "wr_set_inline_data_list .*80 bytes inline: max_inline_data=64"),
+    (inline_too_long, "wr_set_inline_data_list .*120 bytes inline: max_inline_data=112"),
     (shorter_inline_list, "wr_set_inline_data_list .*the list has 1"),
     (data_of_an_invalidation, "wr_set_sge .*wr_local_inv takes no data"),
     (no_element, "wr_set_sge .*SGE"),

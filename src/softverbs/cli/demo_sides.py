@@ -10,7 +10,7 @@ from typing import Any
 
 from softverbs.cli.common import Fault, open_device, opened, status_name
 from softverbs.cli.pair import Talk
-from softverbs.cli.rc import ALL_ACCESS, Region, Way, chained, counter_of, join, make_qp, random_psn, reap
+from softverbs.cli.rc import ALL_ACCESS, Region, Way, chained, counter_of, join, make_qp, own_gid, random_psn, reap
 from softverbs.links.base import address_of
 from softverbs.pyverbs import libibverbs_enums as e
 from softverbs.pyverbs.cq import CQ, WC
@@ -51,12 +51,12 @@ class _End:
 
     def meet(self, talk: Talk) -> Region:
         """Connects to the other process; the two memories."""
-        gid, psn = self.context.query_gid(1, 0).raw, random_psn()
+        (index, gid), psn = own_gid(self.context, 1, None, None), random_psn()
         here = {"qpn": self.qp.qp_num, "psn": psn, "gid": gid, "rkey": self.memory.rkey, "address": self.memory.buf}
         talk.tell(**here)
         there = talk.hear()
         mtu = self.context.query_port(1).active_mtu
-        join(self.qp, Way(mtu=mtu), psn, (there["gid"], there["qpn"], there["psn"]), _READS)
+        join(self.qp, Way(mtu=mtu, gid_index=index), psn, (there["gid"], there["qpn"], there["psn"]), _READS)
         talk.tell(connected=True)
         talk.hear()
         talk.report("up", pid=os.getpid(), gid=address_of(gid), qpn=self.qp.qp_num, rkey=self.memory.rkey)

@@ -9,6 +9,7 @@ import click
 
 from softverbs.cli.common import MTUS, Fault, open_device, opened
 from softverbs.links.base import address_of, is_ipv4
+from softverbs.pyverbs import libibverbs_enums as e
 
 if TYPE_CHECKING:
     from softverbs.pyverbs.device import CompCntrCaps, Context, DeviceAttr, DeviceAttrEx, PortAttr
@@ -206,8 +207,12 @@ def _port_more(attr: PortAttr, speed: int) -> Iterator[tuple[str, object]]:
 def _gids(context: Context, port: int, count: int) -> Iterator[str]:
     for index in range(count):
         gid = context.query_gid(port, index).raw
-        if any(gid):
+        if not any(gid):
+            continue
+        if context.query_gid_type(port, index) == e.IBV_GID_TYPE_SYSFS_ROCE_V2:
             yield f"\t\t\tGID[{index:3}]:\t\t{_long_name(gid)}, RoCE v2"
+        else:
+            yield f"\t\t\tGID[{index:3}]:\t\t{gid.hex(':', 2)}, RoCE v1"
 
 
 def _long_name(gid: bytes) -> str:

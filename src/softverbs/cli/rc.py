@@ -26,6 +26,7 @@ HOP_LIMIT = 64
 GRH_LENGTH = 40  # bytes in front of each datagram in memory
 QKEY = 0x11111111  # that of ibv_ud_pingpong
 READS_IN_FLIGHT = 16
+_LINK_LOCAL = b"\xfe\x80"
 
 
 class Way(NamedTuple):
@@ -64,13 +65,18 @@ def own_gid(context: Context, port: int, index: int | None, near: str | None) ->
     if index is not None:
         context.query_gid_ex(port, index)  # refuses an empty entry
         return index, context.query_gid(port, index).raw
-    table = [context.query_gid(port, number).raw for number in range(context.query_port(port).gid_tbl_len)]
-    gids = [gid for gid in table if any(gid)]  # what is not used comes last
+    table = context.query_gid_table(context.query_port(port).gid_tbl_len)
+    numbers = [entry.gid_index for entry in table if entry.gid_type == e.IBV_GID_TYPE_ROCE_V2]
+    gids = {number: context.query_gid(port, number).raw for number in numbers}
     wanted = gid_of(near) if near is not None else None
-    if wanted is None:
-        return 0, gids[0]
+    # An address before a link-local GID, which reaches only its like.
     order = sorted(
-        range(len(gids)), key=lambda number: (gids[number] != wanted, is_ipv4(gids[number]) != is_ipv4(wanted))
+        numbers,
+        key=lambda number: (
+            gids[number] != wanted,
+            wanted is not None and is_ipv4(gids[number]) != is_ipv4(wanted),
+            gids[number].startswith(_LINK_LOCAL),
+        ),
     )
     return order[0], gids[order[0]]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from softverbs.cli.common import check, open_device, opened
 from softverbs.cli.pair import Talk
-from softverbs.cli.rc import ALL_ACCESS, Region, Way, chained, counter_of, join, make_qp, random_psn
+from softverbs.cli.rc import ALL_ACCESS, Region, Way, chained, counter_of, join, make_qp, own_gid, random_psn
 from softverbs.pyverbs import libibverbs_enums as e
 from softverbs.pyverbs.cq import CQ
 from softverbs.pyverbs.device import Context
@@ -59,11 +59,11 @@ class _End:
 
     def meet(self, talk: Talk) -> Region:
         """Connects to the other process; the two memories."""
-        gid, psn = self.context.query_gid(1, 0).raw, random_psn()
+        (index, gid), psn = own_gid(self.context, 1, None, None), random_psn()
         talk.tell(qpn=self.qp.qp_num, psn=psn, gid=gid, rkey=self.memory.rkey, address=self.memory.buf)
         there = talk.hear()
         mtu = self.context.query_port(1).active_mtu
-        join(self.qp, Way(mtu=mtu), psn, (there["gid"], there["qpn"], there["psn"]), _READS)
+        join(self.qp, Way(mtu=mtu, gid_index=index), psn, (there["gid"], there["qpn"], there["psn"]), _READS)
         talk.tell(connected=True)
         talk.hear()
         return Region(self.memory.buf, self.memory.lkey, there["address"], there["rkey"])

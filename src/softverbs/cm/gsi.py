@@ -182,7 +182,8 @@ class Gsi:
         if handle is None:
             while len(self._handles) >= HANDLES:
                 self._handles.popitem(last=False)[1].core.close()
-            vector = AddressVector(dgid, sgid_index, traffic_class=traffic_class)
+            index = self._device.port.gid_table.index_of_address(sgid_index)
+            vector = AddressVector(dgid, index, traffic_class=traffic_class)
             handle = _Handle(AddressHandle(self._device.port, self._pd, vector))
             self._handles[key] = handle
         self._handles.move_to_end(key)
@@ -221,8 +222,9 @@ def unreachable(device: "Device", sgid_index: int, dgid: bytes, traffic_class: i
     :param dgid: the peer's GID
     :param traffic_class: 8 bits
     """
+    index = device.port.gid_table.index_of_address(sgid_index)
     try:
-        device.port.path_to(AddressVector(dgid, sgid_index, traffic_class=traffic_class))
+        device.port.path_to(AddressVector(dgid, index, traffic_class=traffic_class))
     except PyverbsRDMAError as error:
         return -(error.errno or errno.ENETUNREACH)
     return 0

@@ -265,9 +265,11 @@ class Identity:
 
     def vector(self) -> AddressVector:
         """Where the peer is."""
-        return AddressVector(
-            self.dgid or bytes(16), self.sgid_index, hop_limit=HOP_LIMIT, traffic_class=self.traffic_class
-        )
+        return self._vector_to(self.dgid or bytes(16), HOP_LIMIT)
+
+    def _vector_to(self, dgid: bytes, hop_limit: int) -> AddressVector:
+        index = self.device.port.gid_table.index_of_address(self.sgid_index)
+        return AddressVector(dgid, index, hop_limit=hop_limit, traffic_class=self.traffic_class)
 
     @staticmethod
     def _param_of(message: Req | Rep) -> Param:
@@ -563,7 +565,7 @@ class Identity:
         if not address.is_multicast:
             raise PyverbsRDMAError(f"{address.text} is no multicast group", errno.EINVAL)
         found = self.groups.setdefault(address.ip, Membership(address.gid, send_only))
-        vector = AddressVector(address.gid, self.sgid_index, hop_limit=1, traffic_class=self.traffic_class)
+        vector = self._vector_to(address.gid, 1)
         self.emit(Event(Kind.MULTICAST_JOIN, self, vector=vector, qp_num=MULTICAST_QPN, qkey=UDP_QKEY))
         return found
 

@@ -16,6 +16,7 @@ cdef class Host:
     cdef readonly int active_mtu
     cdef readonly object regions
     cdef readonly object link
+    cdef readonly object gid_table
     cdef readonly dict counts
     cdef readonly int handles
     cdef readonly Far far

@@ -37,6 +37,7 @@ class Host:
         self.active_mtu = 5
         self.regions: Any = None
         self.link: Any = None
+        self.gid_table: Any = None
         self.counts: dict[str, int] = {}
         self.handles = 0
         self.far = Far()

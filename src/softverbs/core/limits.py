@@ -61,6 +61,10 @@ class Options:
     debug: bool = False
     #: Who is told in words why a request was refused, beside the NAK: peers on this host, any, none.
     explain: str = "local"
+    #: What the GID table has: ``repeat``: an entry of RoCE v2 for each address, and these again until there are 4, so
+    #: that indexes which are usual on NICs work; ``single``: these once; ``mlx5``: the entries of a port of that
+    #: driver in its order, RoCE v1 and v2 of a link-local GID and of each address (core/gid.py).
+    gid_table: str = "repeat"
     #: Most bytes on the way to one peer, per queue pair, before an ACK must come back.
     window: int = 1024 * 1024
     max_qp: int = MAX_QP
@@ -130,6 +134,7 @@ _CHOICES = {
     "overrun": ("standard", "rxe"),
     "send_slots": ("polled", "completed"),
     "explain": ("local", "always", "never"),
+    "gid_table": ("repeat", "single", "mlx5"),
 }
 _RANGES = {
     "counter_max_value": (1, _UINT64_MAX),

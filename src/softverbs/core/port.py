@@ -15,7 +15,7 @@ try:
 except ImportError:
     from softverbs import _cython as cython
 from softverbs.core.errors import PyverbsRDMAError
-from softverbs.core.gid import address_of, is_ipv4, is_multicast
+from softverbs.core.gid import GidTable, address_of, is_multicast
 from softverbs.core.groups import Groups
 from softverbs.core.limits import Options
 
@@ -104,6 +104,7 @@ class Port(Host):
         """
         Host.__init__(self, options, lock, clock)
         self.link = link
+        self.gid_table = GidTable(link.gids, options.gid_table)
         self.wake = wake
         #: How many wait for the link and for ``wake``, and whether that was called since somebody answered to it.
         self.sleepers = 0
@@ -631,34 +632,23 @@ class Port(Host):
 
         :raises PyverbsRDMAError: EINVAL where it is not an address that this port can send to
         """
-        gids = self.link.gids
+        link = self.link
         if not vector.is_global:
             raise PyverbsRDMAError("ah_attr.is_global=0: RoCE addresses peers by GID and needs a GRH", errno.EINVAL)
         if vector.port_num != 1:
             raise PyverbsRDMAError(f"ah_attr.port_num={vector.port_num}: the device has port 1", errno.EINVAL)
-        if not 0 <= vector.sgid_index < len(gids):
-            raise PyverbsRDMAError(
-                f"sgid_index={vector.sgid_index}: the GID table has {len(gids)} entries, from 0", errno.EINVAL
-            )
-        source = gids[vector.sgid_index]
-        if is_ipv4(source) != is_ipv4(vector.dgid):
-            raise PyverbsRDMAError(
-                f"dgid {address_of(vector.dgid)} and the GID at sgid_index {vector.sgid_index}, {address_of(source)}, "
-                "are not of one IP version",
-                errno.EINVAL,
-            )
+        home, dgid = self.gid_table.resolve(vector.sgid_index, vector.dgid)
+        source = link.gids[home]
         try:
-            route = self.link.route(
-                vector.sgid_index, vector.dgid, vector.flow_label, vector.traffic_class, vector.hop_limit
-            )
+            route = link.route(home, dgid, vector.flow_label, vector.traffic_class, vector.hop_limit)
         except OSError as error:
-            raise PyverbsRDMAError(f"no route to {address_of(vector.dgid)}: {error}", errno.EINVAL) from error
-        group = is_multicast(vector.dgid)
-        local = vector.dgid in gids and not self.link.loops_back
-        nearby = self.link.one_host or vector.dgid in gids or address_of(vector.dgid).is_loopback
-        icrc = IcrcPath(source, vector.dgid, self.link.source_ports[vector.sgid_index])
-        peer = Peer(None, source, vector.dgid, True, 0, group) if local or group else None
-        path = Path(route, icrc, local, nearby, self.link.identification_step, group, peer)
+            raise PyverbsRDMAError(f"no route to {address_of(dgid)}: {error}", errno.EINVAL) from error
+        group = is_multicast(dgid)
+        local = dgid in link.gids and not link.loops_back
+        nearby = link.one_host or dgid in link.gids or address_of(dgid).is_loopback
+        icrc = IcrcPath(source, dgid, link.source_ports[home])
+        peer = Peer(None, source, dgid, True, 0, group) if local or group else None
+        path = Path(route, icrc, local, nearby, link.identification_step, group, peer)
         path.pace = pace_of(vector.static_rate)
         return path
 

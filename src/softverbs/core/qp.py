@@ -175,6 +175,7 @@ class QueuePair:
         self.sends = SendQueue(
             self.connection, qp_type, self.max_send_wr, self.max_send_sge, self.max_inline_data, self.sq_sig_all
         )
+        self.max_inline_data = self.sends.max_inline_data
         self._build(send_cq, recv_cq)
         # Last, since the port looks at those that it knows, and one that memory was short for must not be among them.
         self.qp_num = port.enter_qp(self, number)
@@ -617,8 +618,9 @@ class QueuePair:
         self.connection.path = path
         self.paced = path.pace != 0
         self.connection.connected = True
-        self.source_high, self.source_low = struct.unpack(">QQ", vector.dgid)
-        self.local_high, self.local_low = struct.unpack(">QQ", self.port.link.gids[vector.sgid_index])
+        home, dgid = self.port.gid_table.resolve(vector.sgid_index, vector.dgid)
+        self.source_high, self.source_low = struct.unpack(">QQ", dgid)
+        self.local_high, self.local_low = struct.unpack(">QQ", self.port.link.gids[home])
         says = self.port.options.explain
         self.responder.explains = says == "always" or (says == "local" and (path.nearby or path.local))
 

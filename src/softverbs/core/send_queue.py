@@ -8,7 +8,7 @@ try:
 except ImportError:
     from softverbs import _cython as cython
 from softverbs.core.errors import PyverbsRDMAError
-from softverbs.core.limits import MAX_MESSAGE_SIZE
+from softverbs.core.limits import MAX_INLINE_DATA, MAX_MESSAGE_SIZE
 from softverbs.core.qp_states import TYPE_NAMES
 
 if not cython.compiled:
@@ -79,17 +79,19 @@ class SendQueue(WorkQueue):
         :param qp_type: its type
         :param max_wr: most work requests
         :param max_sge: most scatter/gather elements of each
-        :param max_inline_data: most bytes of inline data of each
+        :param max_inline_data: bytes of inline data that each must have room for; 0: none is taken
         :param signal_all: whether every work request is signaled
         """
         self.connection = connection
         self.qp_type = qp_type
         self.allowed = allowed(qp_type)
         self.max_sge = max_sge
-        self.max_inline_data = max_inline_data
         self.signal_all = signal_all
         payload = max(max_sge * SGE_SIZE, max_inline_data, ATOMIC_SIZE)
-        WorkQueue.__init__(self, max_wr, SQ_SGES + payload + 63 & ~63, QP_SQ_TAIL)  # whole cache lines
+        stride = SQ_SGES + payload + 63 & ~63  # whole cache lines
+        # What a slot has room for is the program's, as with NICs: it may ask for less than it can make use of.
+        self.max_inline_data = min(stride - SQ_SGES, MAX_INLINE_DATA) if max_inline_data > 0 else 0
+        WorkQueue.__init__(self, max_wr, stride, QP_SQ_TAIL)
         #: UD: the address handle of each slot.
         self.handles: list[Any] = [None] * (self.ring.mask + 1 if qp_type == QPT_UD else 0)
 

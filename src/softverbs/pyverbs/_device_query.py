@@ -3,6 +3,7 @@
 import errno
 
 from softverbs.core import limits
+from softverbs.core.gid import GidEntry
 from softverbs.device import Device as SoftDevice
 from softverbs.pyverbs import libibverbs_enums as e
 from softverbs.pyverbs._device_attr import DeviceAttr, DeviceAttrEx, GIDEntry, PortAttr
@@ -131,27 +132,27 @@ def check_flags(flags: int) -> None:
 
 def gid_table_length(device: SoftDevice) -> int:
     """Entries of the GID table: more than are used, as with other devices. The used ones come first."""
-    return max(GID_TABLE, len(device.link.gids) + 1)
+    return max(GID_TABLE, len(device.port.gid_table.entries) + 1)
 
 
-def gid_at(device: SoftDevice, port_num: int, index: int) -> bytes:
-    """An entry of the GID table, 16 bytes; zeros where it is empty."""
+def gid_at(device: SoftDevice, port_num: int, index: int) -> GidEntry | None:
+    """An entry of the GID table; None where it is empty."""
     check_port(port_num)
     number = check_index(index, gid_table_length(device), "GID")
-    gids = device.link.gids
-    return bytes(gids[number]) if number < len(gids) else bytes(16)
+    entries: list[GidEntry] = device.port.gid_table.entries
+    return entries[number] if number < len(entries) else None
 
 
-def used_gid_at(device: SoftDevice, port_num: int, index: int) -> bytes:
+def used_gid_at(device: SoftDevice, port_num: int, index: int) -> GidEntry:
     """The same; ENODATA where it is empty."""
-    gid = gid_at(device, port_num, index)
-    if not any(gid):
+    entry = gid_at(device, port_num, index)
+    if entry is None:
         raise refused(f"entry {index} of the GID table is empty", errno.ENODATA)
-    return gid
+    return entry
 
 
-def gid_entry(raw: bytes, index: int) -> GIDEntry:
+def gid_entry(entry: GidEntry, index: int) -> GIDEntry:
     """The same as ``struct ibv_gid_entry``."""
     from softverbs.pyverbs.addr import host_order
 
-    return GIDEntry(host_order(raw[:8]), host_order(raw[8:]), index, PORT, e.IBV_GID_TYPE_ROCE_V2)
+    return GIDEntry(host_order(entry.gid[:8]), host_order(entry.gid[8:]), index, PORT, entry.kind)

@@ -372,11 +372,11 @@ def way_back(context: "Context", port_num: int, wc: WC, grh: Any, what: str) -> 
     attr.is_global = 1
     attr._dgid = route.peer
     attr.flow_label, attr.hop_limit, attr.traffic_class = route.flow_label, route.hop_limit, route.traffic_class
-    gids = [bytes(gid) for gid in context._device().link.gids]
-    if route.to in gids:
-        attr.sgid_index = gids.index(route.to)
-    elif not route.to_many:
+    table = context._device().port.gid_table
+    index = table.index_of(route.to) if not route.to_many else table.first_for(route.peer)
+    if index is None:
         raise refused(f"{what}the datagram was sent to {gid_text(route.to)}, which is no GID of port {port_num}")
+    attr.sgid_index = index
     return attr
 
 

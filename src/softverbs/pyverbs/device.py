@@ -313,18 +313,20 @@ class Context(Resource):
         from softverbs.pyverbs.addr import GID
 
         with self._guard(f"Failed to query gid {index} of port {port_num}") as device:
-            return GID._of(_query.gid_at(device, port_num, index))
+            entry = _query.gid_at(device, port_num, index)
+            return GID._of(entry.gid if entry is not None else bytes(16))
 
     def query_gid_type(self, port_num: int, index: int) -> int:
-        """Kind of a GID: IBV_GID_TYPE_SYSFS_ROCE_V2.
+        """Kind of a GID: IBV_GID_TYPE_SYSFS_ROCE_V2, or with ``gid_table=mlx5`` IBV_GID_TYPE_SYSFS_IB_ROCE_V1 as well.
 
         :param port_num: 1
         :param index: index in the table
         :raises PyverbsRDMAError: ENODATA where the entry is empty
         """
         with self._guard(f"Failed to query gid type of port {port_num} and gid index {index}") as device:
-            _query.used_gid_at(device, port_num, index)
-            return e.IBV_GID_TYPE_SYSFS_ROCE_V2
+            entry = _query.used_gid_at(device, port_num, index)
+            of_v2 = entry.kind == e.IBV_GID_TYPE_ROCE_V2
+            return e.IBV_GID_TYPE_SYSFS_ROCE_V2 if of_v2 else e.IBV_GID_TYPE_SYSFS_IB_ROCE_V1
 
     def query_gid_ex(self, port_num: int, gid_index: int, flags: int = 0) -> GIDEntry:
         """An entry of the port's GID table (ibv_query_gid_ex(3)).
@@ -349,12 +351,12 @@ class Context(Resource):
         with self._guard(what) as device:
             _query.check_flags(flags)
             count = integer(max_entries, "max_entries", 64)
-            gids = list(device.link.gids)
-        if count < len(gids):
-            error = refused(f"{what}: max_entries is {count}, the table has {len(gids)}", -errno.EINVAL)
+            entries = list(device.port.gid_table.entries)
+        if count < len(entries):
+            error = refused(f"{what}: max_entries is {count}, the table has {len(entries)}", -errno.EINVAL)
             error.errno = errno.EINVAL
             raise error
-        return [_query.gid_entry(raw, index) for index, raw in enumerate(gids)]
+        return [_query.gid_entry(entry, index) for index, entry in enumerate(entries)]
 
     def query_rt_values_ex(self, comp_mask: int = e.IBV_VALUES_MASK_RAW_CLOCK) -> tuple[int, int]:
         """The clock that completions are stamped with (ibv_query_rt_values_ex(3)): seconds and nanoseconds.

@@ -18,7 +18,6 @@ from softverbs.server._registry import handles
 from softverbs.server.session import Session
 
 Values = dict[str, Any]
-ROCE_V2 = 2  # enum ibv_gid_type
 
 
 @handles("HELLO")
@@ -98,7 +97,8 @@ def query_port(session: Session, request: Values) -> Values:
 @handles("QUERY_GID")
 def query_gid(session: Session, request: Values) -> Values:
     """ibv_query_gid_ex(3)."""
-    return {"gid": query.used_gid_at(session.device, request["port_num"], request["index"]), "type": ROCE_V2}
+    entry = query.used_gid_at(session.device, request["port_num"], request["index"])
+    return {"gid": entry.gid, "type": entry.kind}
 
 
 @handles("QUERY_PKEY")
