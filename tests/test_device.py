@@ -157,7 +157,7 @@ def test_a_wait_makes_progress(virtual: tuple[Device, Time]) -> None:
 @pytest.fixture
 def endless(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sleeps end by a descriptor or not at all."""
-    monkeypatch.setattr(module, "_milliseconds", lambda due, now, most: 2 * SOON * 1000)
+    monkeypatch.setattr(module, "nap_length", lambda due, now, most: 2 * SOON * SECOND)
 
 
 @pytest.mark.usefixtures("endless")
@@ -210,26 +210,15 @@ def test_an_error_in_a_sleep_is_accounted_for(device: Device) -> None:
     """As one that a signal's handler raises: a sleeper that nobody counts out would be woken for ever."""
 
     class Interrupted:
-        def poll(self, _: int) -> list[Any]:
+        def sleep(self, _: int) -> bool:
             assert device.port.sleepers == 1
             raise KeyboardInterrupt
 
-    device._poller = Interrupted  # type: ignore[assignment, method-assign]
+    device._sleeper = Interrupted  # type: ignore[assignment, method-assign]
     with pytest.raises(KeyboardInterrupt):
         device.wait_until(lambda: False)
     assert (device.port.sleepers, device._waiting) == (0, 0)
     assert not device.lock._is_owned()
-
-
-def test_a_lock_that_an_interrupt_left_taken_does_not_stop_the_end() -> None:
-    """Ctrl-C can fall between taking the lock and the ``try`` behind it (uncompiled)."""
-    device = Device(link=Network().link("10.0.0.1"))
-    device.lock.acquire()
-    device.lock.acquire()
-    device.close()
-    assert not device.lock._is_owned()
-    assert device._thread is not None
-    assert not device._thread.is_alive()
 
 
 def test_an_error_in_the_condition_ends_a_wait(device: Device) -> None:
@@ -281,12 +270,15 @@ def test_an_update_that_is_delayed_reaches_who_sleeps() -> None:
 def test_one_turn_of_the_thread(virtual: tuple[Device, Time]) -> None:
     device, clock = virtual
     port = device.port
-    assert (device._turn(), port.sleepers) == (1000, 1), "nothing is due: the longest sleep"
+    assert (device._turn(), port.sleepers) == (SECOND, 1), "nothing is due: the longest sleep"
     device._awake()
     device.link.deadline = lambda: clock.now + 7 * MS + 1
-    assert (device._turn(), port.sleepers) == (7, 1), "never past what is due"
+    assert (device._turn(), port.sleepers) == (7 * MS + 1, 1), "until what is due, and never past it"
     device._awake()
-    device.link.deadline = lambda: clock.now + MS - 1
+    device.link.deadline = lambda: clock.now + module.NEAR_NS
+    assert (device._turn(), port.sleepers) == (module.NEAR_NS, 1), "sleeps are exact to less than a millisecond"
+    device._awake()
+    device.link.deadline = lambda: clock.now + module.NEAR_NS - 1
     assert (device._turn(), port.sleepers) == (0, 0), "too near to sleep"
     port.drive()
     assert (device._turn(), port.sleepers) == (NAP, 0), "the application polls"

@@ -456,6 +456,47 @@ def test_events_can_be_injected(world: World) -> None:
     assert qp.qp_state == e.IBV_QPS_RTS, "nothing but the event happens"
 
 
+class SteppingClock:
+    """A clock that passes ``step`` ns between any two looks, as that of a process that is preempted again and again."""
+
+    def __init__(self, step: int) -> None:
+        self.now = 1000 * MS
+        self.step = step
+
+    def __call__(self) -> int:
+        self.now += self.step
+        return self.now
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("every", ["1ns", "20us", "999us", "1ms", "3ms"])
+@pytest.mark.parametrize("step", [1, 700_000, 2 * MS])
+def test_times_that_nobody_was_there_for_are_skipped(every: str, step: int) -> None:
+    """However short the interval and however slow the clock: each look at the time lets a rule fire once at most."""
+    clock = SteppingClock(step)
+    with Device(link=Network().link("10.0.0.1"), clock=clock, thread=False) as device:
+        device.progress()
+        clock.now += 1000 * MS  # the port's own time stands still meanwhile
+        rule = device.faults.add(f"event:type=GID_CHANGE:every={every}")
+        assert rule.hits <= 1
+        for _ in range(5):
+            clock.now += 1000 * MS
+            before = rule.hits
+            device.progress()
+            assert before < rule.hits <= before + 2
+
+
+def test_a_rule_keeps_its_rhythm_where_times_are_missed(world: World) -> None:
+    rule = faults(world).add("event:type=GID_CHANGE:after=2ms:every=10ms")
+    world.pass_time(5 * MS)
+    start = faults(world).log[0].time
+    world.now += 33 * MS
+    world.a.device.progress()
+    assert rule.hits == 2, "the two that were missed are not made up for"
+    world.pass_time(10 * MS)
+    assert [hit.time - start for hit in faults(world).log][2:] == [40 * MS]
+
+
 def test_events_of_the_qp_or_cq_at_which_they_fire(world: World) -> None:
     qp, _ = world.pair()
     world.pair()

@@ -158,10 +158,11 @@ def deliver(lock: Any = None) -> None:
         return
     if lock is not None:
         lock.interrupted = False
-    while _pending and not _at_work():
+    frame = sys._getframe(1)
+    while _pending and not _at_work() and not _in_finalizer(frame):
         signum = next(iter(_pending))
         handler, _ = _pending.pop(signum)
-        handler._run(signum, sys._getframe(1))
+        handler._run(signum, frame)
 
 
 class Shield:

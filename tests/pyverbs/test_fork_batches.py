@@ -10,6 +10,7 @@ from tests.forked import in_child
 from tests.pyverbs.sections import Pair
 from tests.pyverbs.world import World
 
+from softverbs._interrupts import Shield
 from softverbs.pyverbs.cq import CQEX
 from softverbs.pyverbs.pyverbs_error import PyverbsRDMAError
 
@@ -55,5 +56,10 @@ def test_a_section_of_the_extended_api(lone: Pair) -> None:
 @pytest.mark.timeout(30)
 def test_a_batch_of_an_extended_queue(lone: Pair) -> None:
     queue = CQEX(lone.a.context)
-    while_another_thread_has(queue._enter_batch, queue._leave_batch, lambda: refused_after_fork(queue.start_poll))
+
+    def begin() -> None:
+        with Shield() as shield:
+            queue._enter_batch(shield)
+
+    while_another_thread_has(begin, queue._leave_batch, lambda: refused_after_fork(queue.start_poll))
     assert queue.start_poll() == errno.ENOENT

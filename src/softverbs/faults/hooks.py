@@ -57,6 +57,8 @@ class Hooks:
         self.note = note
         #: When ``run`` has something to do, ns; 0: never.
         self.due = 0
+        #: When ``run`` was last called, ns. The port's time stands still while nobody makes progress.
+        self._ran = 0
         self._calls: dict[str, list[Rule]] = {}
         self._completions: list[Rule] = []
         self._triggers: list[Rule] = []
@@ -92,7 +94,7 @@ class Hooks:
             return
         after = rule.options.get("after", rule.options.get("every", Amount(0, NS)))
         if after.unit == NS:
-            self._schedule(self.device.clock() + after.number, lambda: self._fire_by_time(rule))
+            self._fire_at(rule, self.device.clock() + after.number)
         else:
             self._next[id(rule)] = after.number
 
@@ -194,7 +196,7 @@ class Hooks:
         self._count("completions", 1, qp_num, cq)
         if not delay and not cq.late:
             return 0
-        due: int = max(self.port.now + delay, 1)
+        due = max(self._now() + delay, 1)
         if cq.late:
             due = max(due, cq.late[-1][0])  # order is kept
         if cq not in self._late:
@@ -253,16 +255,19 @@ class Hooks:
         if every is None or rule.hits + 1 >= rule.options.get("times", rule.hits + 2):
             del self._next[id(rule)]
             return
-        while self._next[id(rule)] <= rule.seen:
-            self._next[id(rule)] += every.number
+        self._next[id(rule)] = _next_after(self._next[id(rule)], every.number, rule.seen)
 
-    def _fire_by_time(self, rule: Rule) -> None:
+    def _fire_at(self, rule: Rule, due: int) -> None:
+        self._schedule(due, lambda: self._fire_by_time(rule, due))
+
+    def _fire_by_time(self, rule: Rule, due: int) -> None:
+        """The time of a trigger has come. Times that have passed as well, since nobody made progress, are skipped."""
         if rule not in self._triggers:
             return  # removed meanwhile
         rule.seen += 1
         every = rule.options.get("every")
         if every is not None and rule.hits + 1 < rule.options.get("times", rule.hits + 2):
-            self._schedule(self.port.now + every.number, lambda: self._fire_by_time(rule))
+            self._fire_at(rule, _next_after(due, every.number, self._now()))
         self._fire(rule, None, None)
 
     def _fire(self, rule: Rule, qp_num: int | None, cq: Any) -> None:
@@ -301,7 +306,7 @@ class Hooks:
         """Something lasts for the rule's time, or until the rule is removed."""
         self._effects.setdefault(id(rule), []).append(undo)
         if "for" in rule.options:
-            self._schedule(self.port.now + rule.options["for"], lambda: self._undo(rule, undo))
+            self._schedule(self._now() + rule.options["for"], lambda: self._undo(rule, undo))
 
     def _undo(self, rule: Rule, undo: Callable[[], None]) -> None:
         if undo in self._effects.get(id(rule), ()):
@@ -340,6 +345,7 @@ class Hooks:
 
         :param now: the time, ns
         """
+        self._ran = max(self._ran, now)
         if self.due == 0 or now < self.due:
             return
         while self._agenda and self._agenda[0][0] <= now:
@@ -357,7 +363,11 @@ class Hooks:
         self._note_due(time)
 
     def _soon(self, act: Callable[[], None]) -> None:
-        self._schedule(self.port.now, act)
+        self._schedule(self._now(), act)
+
+    def _now(self) -> int:
+        """The latest time that is known, ns."""
+        return max(self.port.now, self._ran)
 
     def _note_due(self, time: int) -> None:
         """Something is to be done at a time; whoever sleeps may sleep too long."""
@@ -426,6 +436,11 @@ class Removed:
 
 def _facts(wr_id: int, opcode: int, qp_num: int) -> dict[str, Any]:
     return {"wr_id": wr_id, "qp": qp_num, "opcode": _WC_NAMES.get(opcode)}
+
+
+def _next_after(first: int, step: int, passed: int) -> int:
+    """The first of ``first``, ``first + step``, ... that lies behind ``passed``, however many do not."""
+    return first if first > passed else first + ((passed - first) // step + 1) * step
 
 
 def _go_on(counter: Any) -> None:

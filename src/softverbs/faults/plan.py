@@ -2,9 +2,10 @@
 
 from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
+from softverbs._interrupts import Shield, finalizer
 from softverbs.core import opcodes
 from softverbs.core.errors import PyverbsUserError
 from softverbs.faults.hooks import Hit, Hooks, Removed
@@ -106,19 +107,13 @@ class Plan:
         for rule in self.rules:
             self.remove(rule)
 
-    @contextmanager
-    def applied(self, rule: "Rule | str", **options: object) -> Iterator[Rule]:
+    def applied(self, rule: "Rule | str", **options: object) -> AbstractContextManager[Rule]:
         """A rule for a block: ``with device.faults.applied("reg_mr:errno=ENOMEM") as rule:``.
 
         :param rule: as of ``add``
         :param options: as of ``add``
         """
-        added = rule if isinstance(rule, Rule) else Rule(rule, **options) if options else _one(rule)
-        try:
-            yield self.add(added)
-        finally:
-            if any(added is other for other in self._rules):
-                self.remove(added)
+        return _Applied(self, rule if isinstance(rule, Rule) else Rule(rule, **options) if options else _one(rule))
 
     def __str__(self) -> str:
         return ",".join([*(f"{key}={value}" for key, value in self.settings.items()), *map(str, self._rules)])
@@ -209,6 +204,44 @@ class Plan:
             words = f"fault {rule}: {name}, {len(frame)} bytes, {direction}, {rule.seen}"
             self._note(Hit(now, rule, name, rule.seen, words))
         return found or None
+
+
+class _Applied(AbstractContextManager[Rule]):
+    """A rule for a block. Should a signal's handler raise before ``__exit__`` has begun, the rule goes with this object."""
+
+    def __init__(self, plan: Plan, rule: Rule) -> None:
+        self._plan = plan
+        self._rule = rule
+        self._entered = False
+
+    def __enter__(self) -> Rule:
+        with Shield():
+            self._plan.add(self._rule)
+            self._entered = True
+        return self._rule
+
+    def __exit__(self, *exc: object) -> None:
+        with Shield():
+            self._end()
+
+    def _end(self) -> None:
+        if self._entered and any(self._rule is other for other in self._plan.rules):
+            self._plan.remove(self._rule)
+        self._entered = False
+
+    @finalizer
+    def __del__(self) -> None:
+        device = self._plan._device
+        if not self._entered:
+            return
+        if device is None or device.try_enter():
+            try:
+                self._end()
+            finally:
+                if device is not None:
+                    device.lock.release()
+        else:
+            device.deferred.append(self._end)
 
 
 def _one(text: str) -> Rule:

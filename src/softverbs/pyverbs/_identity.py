@@ -48,7 +48,8 @@ class Identity:
     def leave(self, context: "Context") -> None:
         """A context is closed; with the last one goes the descriptor."""
         self.contexts.discard(context)
-        if not self.contexts and self._fd >= 0:
+        # A set that is garbage with its member still counts it; to iterate finds those that are alive.
+        if self._fd >= 0 and not any(True for _ in self.contexts):
             if self._key is not None:
                 _exported.pop(self._key, None)
             fd, self._fd = self._fd, -1
