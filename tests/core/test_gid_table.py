@@ -144,7 +144,7 @@ def test_a_device_with_another_table_is_reached_by_its_address() -> None:
 @pytest.mark.parametrize(
     ("index", "dgid", "words"),
     [
-        (0, None, "sgid_index=0 is a GID of RoCE v1, which this device does not send; of RoCE v2 are 1, 3"),
+        (0, None, "sgid_index=0 is a GID of RoCE v1, which this device does not send; of RoCE v2: 1, 3"),
         (2, None, "sgid_index=2 is a GID of RoCE v1"),
         (4, None, "sgid_index=4: the GID table has 4 entries"),
         (1, A, r"dgid 10.0.0.1: the GID at sgid_index 1, fe80::.*, reaches link-local GIDs"),

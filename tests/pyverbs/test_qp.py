@@ -25,7 +25,9 @@ def test_creation_reports_the_actual_sizes(rig: Any) -> None:
         assert init.max_send_wr == 5
 
 
-@pytest.mark.parametrize(("asked", "sge", "room"), [(1, 2, 48), (64, 4, 112), (65, 1, 112), (20, 32, 560), (1024, 1, 1024)])
+@pytest.mark.parametrize(
+    ("asked", "sge", "room"), [(1, 2, 48), (64, 4, 112), (65, 1, 112), (20, 32, 560), (1024, 1, 1024)]
+)
 def test_the_room_of_a_slot_for_inline_data_is_the_programs(rig: Any, asked: int, sge: int, room: int) -> None:
     """As with NICs: programs that ask for less than they can make use of look at what they have got."""
     init = rig.init_attr(max_send_sge=sge, max_inline_data=asked)

@@ -116,7 +116,7 @@ class GidTable:
         if kind != ROCE_V2:
             others = ", ".join(str(index) for index, entry in enumerate(self.entries) if entry.kind == ROCE_V2)
             raise PyverbsRDMAError(
-                f"sgid_index={sgid_index} is a GID of RoCE v1, which this device does not send; of RoCE v2 are {others}",
+                f"sgid_index={sgid_index} is a GID of RoCE v1, which this device does not send; of RoCE v2: {others}",
                 errno.EINVAL,
             )
         source = self.addresses[home]
@@ -124,8 +124,8 @@ class GidTable:
             found = behind_link_local(dgid)
             if found is None:
                 raise PyverbsRDMAError(
-                    f"dgid {address_of(dgid)}: the GID at sgid_index {sgid_index}, {address_of(gid)}, reaches link-local "
-                    "GIDs of devices that have an IPv4 address",
+                    f"dgid {address_of(dgid)}: the GID at sgid_index {sgid_index}, {address_of(gid)}, "
+                    "reaches link-local GIDs of devices that have an IPv4 address",
                     errno.EINVAL,
                 )
             dgid = found

@@ -60,7 +60,10 @@ class Sink(Protocol):
 
 
 class Link(Protocol):
-    """The way out of a port, and in. Index i of `gids` and `source_ports` is entry i of the port's GID table."""
+    """The way out of a port, and in. Index i of `gids` and `source_ports` is the port's address number i.
+
+    What is called `sgid_index` here is that number. The port's GID table is made of the addresses (core/gid.py).
+    """
 
     @property
     def gids(self) -> list[bytes]:
