@@ -4,6 +4,7 @@ import pytest
 
 from softverbs.cli import rc
 from softverbs.cli.common import Fault
+from softverbs.core.limits import Options
 from softverbs.device import Device
 from softverbs.links.base import address_of, gid_of
 from softverbs.pyverbs.cq import CQ
@@ -39,7 +40,14 @@ def test_which_gid(index: "int | None", near: "str | None", chosen: int) -> None
 
 def test_no_such_gid() -> None:
     with Device() as device, Context(device=device) as context, pytest.raises(PyverbsRDMAError, match="empty"):
-        rc.own_gid(context, 1, 3, None)
+        rc.own_gid(context, 1, 4, None)
+
+
+@pytest.mark.parametrize(("near", "chosen"), [(None, 3), ("127.0.7.6", 3), ("::1", 3)])
+def test_an_address_of_roce_v2_is_chosen_where_the_table_begins_with_others(near: "str | None", chosen: int) -> None:
+    options = Options(gid_table="mlx5")
+    with Device(address="127.0.7.6", options=options) as device, Context(device=device) as context:
+        assert rc.own_gid(context, 1, None, near) == (chosen, gid_of("127.0.7.6"))
 
 
 def test_a_peer_without_a_gid() -> None:
