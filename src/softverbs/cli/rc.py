@@ -74,8 +74,8 @@ def own_gid(context: Context, port: int, index: int | None, near: str | None) ->
         numbers,
         key=lambda number: (
             gids[number] != wanted,
-            wanted is not None and is_ipv4(gids[number]) != is_ipv4(wanted),
             gids[number].startswith(_LINK_LOCAL),
+            wanted is not None and is_ipv4(gids[number]) != is_ipv4(wanted),
         ),
     )
     return order[0], gids[order[0]]
