@@ -8,6 +8,8 @@ import mmap
 import struct
 from typing import Any
 
+from tests import words
+
 from softverbs.core.rings import VALUES
 
 HEADER = VALUES["RING_HEADER"]
@@ -28,10 +30,10 @@ class Shared:
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
 
     def load(self, offset: int, form: str = "Q") -> Any:
-        return struct.unpack_from("=" + form, self.memory, offset)[0]
+        return words.load(self.memory, offset, form)
 
     def store(self, offset: int, value: int, form: str = "Q") -> None:
-        struct.pack_into("=" + form, self.memory, offset, value)
+        words.store(self.memory, offset, value, form)
 
 
 class Work(Shared):
@@ -65,8 +67,7 @@ class Work(Shared):
         return int(self.load(VALUES["QP_STATE"], "I"))
 
     def _elements(self, at: int, sg: list[tuple[int, int, int]]) -> None:
-        for index, element in enumerate(sg):
-            struct.pack_into("=QII", self.memory, at + 16 * index, *element)
+        words.store_elements(self.memory, at, sg)
 
     def put_send(self, opcode: int, sg: list[tuple[int, int, int]] = [], **fields: int) -> int:  # noqa: B006
         """Writes a slot without telling the device; its offset. sg: (address, length, lkey); fields: names of SQ_*."""

@@ -159,10 +159,13 @@ def deliver(lock: Any = None) -> None:
     if lock is not None:
         lock.interrupted = False
     frame = sys._getframe(1)
-    while _pending and not _at_work() and not _in_finalizer(frame):
+    if _pending and not _at_work() and not _in_finalizer(frame):
         signum = next(iter(_pending))
         handler, _ = _pending.pop(signum)
-        handler._run(signum, frame)
+        try:
+            handler._run(signum, frame)
+        finally:
+            deliver()  # the next one, whatever this one has raised
 
 
 class Shield:

@@ -27,6 +27,7 @@ from softverbs.core.limits import Options
 EVENT_SQ_DRAINED = 5
 DATA = bytes(range(256)) * 32
 REQUESTS = tuple(code for code in range(0x18) if code not in frames.ANSWERS)
+RNR_LONGEST = 10_000_000  # ns, core/requester.py
 
 
 def silence(_: bytes) -> list[bytes]:
@@ -409,10 +410,41 @@ def test_rnr_seven_is_for_ever() -> None:
         pair.a.post(WR_SEND, 0, 3000)
         pair.sim.run_for(SECOND)
         assert pair.a.polled() == []
-        assert len(rnr_frames(pair)) == SECOND // RNR_NS + 1
+        asked = len(rnr_frames(pair))
+        assert SECOND // RNR_LONGEST < asked < SECOND // RNR_LONGEST + 100
+        assert pair.a.node.stats()["rnr_naks_received"] == pair.b.node.stats()["rnr_naks_sent"] == asked
         pair.b.receive(0x4000, 3000)
         assert pair.a.status() == SUCCESS
         assert pair.b.memory.at(0x4000, 3000) == DATA[:3000]
+
+
+def test_a_request_waits_for_a_receive_an_eighth_longer_at_most() -> None:
+    """However long the peer has had none: what is posted late is found soon, and asking costs little meanwhile."""
+    for late in (2 * RNR_NS, 10 * RNR_NS, 100 * RNR_NS, SECOND, 10 * SECOND):
+        with Pair(rnr_retry=7) as pair:
+            start = pair.sim.now
+            pair.a.post(WR_SEND, 0, 8)
+            pair.sim.run_for(late)
+            pair.b.receive(0x4000, 8)
+            assert pair.a.status() == SUCCESS
+            over = pair.sim.now - start - late
+            assert over <= max(RNR_NS, min(late // 8, RNR_LONGEST)) + 1000
+            pair.a.post(WR_SEND, 0, 8)
+            pair.sim.run_for(4 * RNR_NS)
+            assert len(rnr_frames(pair)) > 3, "the next request begins anew"
+
+
+def test_a_peer_without_a_receive_is_named_once_in_the_log() -> None:
+    with Pair(rnr_retry=7) as pair:
+        said: list[str] = []
+        pair.a.node.port.log = said.append
+        pair.a.post(WR_SEND, 0, 8)
+        pair.sim.run_for(SECOND // 2)
+        assert said == []
+        pair.sim.run_for(5 * SECOND)
+        assert len(said) == 1
+        assert "has no receive posted" in said[0]
+        assert "rnr_retry=7" in said[0]
 
 
 @pytest.mark.parametrize(("code", "delay"), [(1, 10_000), (31, 491_520_000), (0, 655_360_000)])

@@ -4,10 +4,11 @@ import ctypes
 import mmap
 import os
 import socket
-import struct
 import time
 from array import array
 from typing import Any
+
+from tests import words
 
 from softverbs.core.rings import VALUES
 from softverbs.server import abi
@@ -54,11 +55,11 @@ class Mapped:
         self.map = mmap.mmap(descriptor, size)
         os.close(descriptor)
 
-    def load(self, offset: int, code: str = "=Q") -> int:
-        return int(struct.unpack_from(code, self.map, offset)[0])
+    def load(self, offset: int, code: str = "Q") -> int:
+        return words.load(self.map, offset, code)
 
-    def store(self, offset: int, value: int, code: str = "=Q") -> None:
-        struct.pack_into(code, self.map, offset, value)
+    def store(self, offset: int, value: int, code: str = "Q") -> None:
+        words.store(self.map, offset, value, code)
 
 
 class Connection:
@@ -134,7 +135,7 @@ class Client(Connection):
 
     def ring(self) -> None:
         assert self.control is not None
-        if not self.control.load(0, "=I"):
+        if not self.control.load(0, "I"):
             os.eventfd_write(self.doorbell, 1)
 
     def gid(self) -> bytes:
@@ -185,8 +186,8 @@ class Cq:
             return None
         at = self.offset + (head & self.slots - 1) * self.stride
         fields = {
-            "wr_id": "=Q", "status": "=I", "opcode": "=I", "vendor_err": "=I", "byte_len": "=I", "imm": "=I",
-            "qp_num": "=I", "src_qp": "=I", "flags": "=I",
+            "wr_id": "Q", "status": "I", "opcode": "I", "vendor_err": "I", "byte_len": "I", "imm": "I",
+            "qp_num": "I", "src_qp": "I", "flags": "I",
         }  # fmt: skip
         found = {name: self.memory.load(at + VALUES["CQ_" + name.upper()], code) for name, code in fields.items()}
         found["index"] = head
@@ -219,9 +220,7 @@ class Buffer:
 
 
 def _put_elements(memory: Mapped, at: int, elements: list[tuple[int, int, int]]) -> None:
-    for element in elements:
-        struct.pack_into("=QII", memory.map, at, *element)
-        at += VALUES["SGE_SIZE"]
+    words.store_elements(memory.map, at, elements)
 
 
 class Receives:
@@ -236,7 +235,7 @@ class Receives:
         tail = memory.load(VALUES["QP_RQ_TAIL"])
         at = rings["rq_offset"] + (tail & rings["rq_slots"] - 1) * rings["rq_stride"]
         memory.store(at + VALUES["RQ_WR_ID"], wr_id)
-        memory.store(at + VALUES["RQ_NUM_SGE"], len(elements), "=I")
+        memory.store(at + VALUES["RQ_NUM_SGE"], len(elements), "I")
         _put_elements(memory, at + VALUES["RQ_SGES"], list(elements))
         memory.store(VALUES["QP_RQ_TAIL"], tail + 1)
         self.client.ring()
@@ -293,7 +292,7 @@ class Qp(Receives):
         self.modify(TO_RTS, qp_state=RTS, timeout=timeout, retry_cnt=retry, rnr_retry=7, sq_psn=7, max_rd_atomic=4)
 
     def state(self) -> int:
-        return self.memory.load(VALUES["QP_STATE"], "=I")
+        return self.memory.load(VALUES["QP_STATE"], "I")
 
     def post_send(
         self, wr_id: int, *elements: tuple[int, int, int], opcode: int = SEND, flags: int = SIGNALED, remote: int = 0,
@@ -304,18 +303,18 @@ class Qp(Receives):
         tail = memory.load(VALUES["QP_SQ_TAIL"])
         at = rings["sq_offset"] + (tail & rings["sq_slots"] - 1) * rings["sq_stride"]
         memory.store(at + VALUES["SQ_WR_ID"], wr_id)
-        memory.store(at + VALUES["SQ_OPCODE"], opcode, "=B")
-        memory.store(at + VALUES["SQ_FLAGS"], flags | (INLINE if inline is not None else 0), "=B")
-        memory.store(at + VALUES["SQ_NUM_SGE"], len(elements), "=H")
-        memory.store(at + VALUES["SQ_IMM"], imm, "=I")
+        memory.store(at + VALUES["SQ_OPCODE"], opcode, "B")
+        memory.store(at + VALUES["SQ_FLAGS"], flags | (INLINE if inline is not None else 0), "B")
+        memory.store(at + VALUES["SQ_NUM_SGE"], len(elements), "H")
+        memory.store(at + VALUES["SQ_IMM"], imm, "I")
         memory.store(at + VALUES["SQ_REMOTE_ADDRESS"], remote)
-        memory.store(at + VALUES["SQ_RKEY"], rkey, "=I")
+        memory.store(at + VALUES["SQ_RKEY"], rkey, "I")
         memory.store(at + VALUES["SQ_COMPARE_ADD"], compare_add)
         memory.store(at + VALUES["SQ_SWAP"], swap)
-        memory.store(at + VALUES["SQ_DESTINATION"], destination, "=I")
-        memory.store(at + VALUES["SQ_AH"], ah, "=I")
+        memory.store(at + VALUES["SQ_DESTINATION"], destination, "I")
+        memory.store(at + VALUES["SQ_AH"], ah, "I")
         if inline is not None:
-            memory.store(at + VALUES["SQ_LENGTH"], len(inline), "=I")
+            memory.store(at + VALUES["SQ_LENGTH"], len(inline), "I")
             start = at + VALUES["SQ_SGES"]
             memory.map[start : start + len(inline)] = inline
         else:

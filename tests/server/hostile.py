@@ -7,6 +7,7 @@ import struct
 from contextlib import suppress
 from typing import Any
 
+from tests import words
 from tests.server.client import (
     UC,
     UD,
@@ -321,16 +322,16 @@ class Hostile:
         at = rings["sq_offset"] + (tail & rings["sq_slots"] - 1) * rings["sq_stride"]
         memory.map[at : at + rings["sq_stride"]] = self.random.randbytes(rings["sq_stride"])
         if self.random.random() < 0.9:
-            memory.store(at + VALUES["SQ_OPCODE"], self.random.randrange(16), "=B")
-            memory.store(at + VALUES["SQ_FLAGS"], self.random.randrange(16), "=B")
-            memory.store(at + VALUES["SQ_NUM_SGE"], self.random.choice((0, 1, 2, 3, 65535)), "=H")
-            memory.store(at + VALUES["SQ_LENGTH"], self.random.choice((0, 64, 65, 2**32 - 1)), "=I")
-            memory.store(at + VALUES["SQ_RKEY"], self.random.choice((buffer.rkey, 5, 0)), "=I")
+            memory.store(at + VALUES["SQ_OPCODE"], self.random.randrange(16), "B")
+            memory.store(at + VALUES["SQ_FLAGS"], self.random.randrange(16), "B")
+            memory.store(at + VALUES["SQ_NUM_SGE"], self.random.choice((0, 1, 2, 3, 65535)), "H")
+            memory.store(at + VALUES["SQ_LENGTH"], self.random.choice((0, 64, 65, 2**32 - 1)), "I")
+            memory.store(at + VALUES["SQ_RKEY"], self.random.choice((buffer.rkey, 5, 0)), "I")
             memory.store(at + VALUES["SQ_REMOTE_ADDRESS"], buffer.address)
-            memory.store(at + VALUES["SQ_DESTINATION"], qp.number, "=I")
-            memory.store(at + VALUES["SQ_AH"], self.random.choice((ah, 0, 2**32 - 1)), "=I")
+            memory.store(at + VALUES["SQ_DESTINATION"], qp.number, "I")
+            memory.store(at + VALUES["SQ_AH"], self.random.choice((ah, 0, 2**32 - 1)), "I")
             length = self.random.choice((0, 8, 4096, 2**32 - 1))
-            struct.pack_into("=QII", memory.map, at + VALUES["SQ_SGES"], buffer.address, length, buffer.lkey)
+            words.store_elements(memory.map, at + VALUES["SQ_SGES"], [(buffer.address, length, buffer.lkey)])
         memory.store(VALUES["QP_SQ_TAIL"], tail + 1)
 
     def _receive(self, owner: Any, buffer: Buffer) -> None:

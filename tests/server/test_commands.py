@@ -400,7 +400,7 @@ def test_a_removed_device_lets_programs_tidy_up(served: Served) -> None:
     assert event["event"] == 8  # DEVICE_FATAL
     assert left.cq.wait()["status"] == 5
     refused(errno.EIO, "pulled out", left.client, "ALLOC_PD")
-    assert left.client.control is not None and left.client.control.load(4, "=I") == 1
+    assert left.client.control is not None and left.client.control.load(4, "I") == 1
     left.client.call("DESTROY_QP", handle=left.qp.handle)
     left.client.call("DEREG_MR", handle=left.buffer.handle)
     right.client.close()
@@ -539,4 +539,4 @@ def test_a_stopped_server_ends_its_clients(served: Served, client: Client) -> No
     served.server.stop()
     with pytest.raises(Gone):
         client.receive()
-    assert client.control is not None and client.control.load(4, "=I") == 1
+    assert client.control is not None and client.control.load(4, "I") == 1

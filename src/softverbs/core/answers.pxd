@@ -60,6 +60,7 @@ cdef class Answers:
     cdef public bint explains
     cdef list resources
     cdef readonly uint64_t duplicates
+    cdef readonly uint64_t rnr_naks
     cdef bint refused
     cdef readonly uint32_t epsn
     cdef uint32_t ack_psn

@@ -80,6 +80,7 @@ class Answers:
         self.explains = False
         self.resources: list[Resource] = []
         self.duplicates = 0
+        self.rnr_naks = 0
         self.refused = False
         self.reset_answers(0, 0)
 
@@ -177,6 +178,7 @@ class Answers:
 
     def _not_ready(self) -> bool:
         """No receive is posted: RNR NAK (IBA 9.7.5.2.8)."""
+        self.rnr_naks += 1
         self._negative(AETH_RNR | self.min_rnr_timer, self.epsn)
         return False
 

@@ -674,7 +674,7 @@ class Port(Host):
         self.failure = reason
 
     def stats(self) -> dict[str, int]:
-        """Counts since the start: frames in and out, drops by cause, duplicates and retransmissions of live QPs."""
+        """Counts since the start: frames in and out, drops by cause; duplicates, retransmissions and RNR NAKs of live QPs."""
         result = {
             "frames_sent": self.egress.frames,
             "frames_received": self.received,
@@ -685,6 +685,8 @@ class Port(Host):
             "dropped_qkey": self.qkey_violations,
             "dropped_no_receive": self.no_receive,
             "retransmissions": sum([qp.requester.retransmissions for qp in self.live]),
+            "rnr_naks_received": sum([qp.requester.rnr_naks for qp in self.live]),
+            "rnr_naks_sent": sum([qp.responder.rnr_naks for qp in self.live]),
         }
         for index in range(len(_DROPS)):
             result["dropped_" + _DROPS[index]] = self.drops[index]

@@ -87,6 +87,9 @@ cdef int PACKET_COST
 cdef uint32_t FIRST_WINDOW
 cdef int ACK_EVERY
 cdef int RNR_RETRY_FOREVER
+cdef int RNR_SHIFT
+cdef int64_t RNR_LONGEST
+cdef int64_t RNR_PATIENCE
 cdef uint32_t _LOCAL
 
 cdef class Requester:
@@ -119,6 +122,9 @@ cdef class Requester:
     cdef uint32_t gap_psn
     cdef readonly int64_t deadline
     cdef readonly int64_t rnr_until
+    cdef readonly uint64_t rnr_naks
+    cdef int64_t rnr_since
+    cdef bint rnr_told
     cdef int retries_left
     cdef int rnr_retries_left
     cdef int64_t last_heard
@@ -150,6 +156,8 @@ cdef class Requester:
     @cython.locals(syndrome=int, kind=int)
     cdef int on_acknowledge(self, uint32_t psn, uintptr_t aeth, int64_t now) except -1
     cdef void _on_rnr(self, uint32_t psn, int timer, int64_t now) except *
+    @cython.locals(waited=int64_t, longer=int64_t)
+    cdef int64_t _rnr_wait(self, int64_t timer, int64_t now) except -1
     @cython.locals(status=int)
     cdef void _on_nak(self, uint32_t psn, int syndrome) except *
     @cython.locals(slot=uintptr_t, opcode=int, mtu=uint64_t, done=uint64_t, rest=uint64_t, last=bint, placed=bint)

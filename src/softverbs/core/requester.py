@@ -98,6 +98,12 @@ FIRST_WINDOW = 196608
 #: An acknowledgement is asked for at least this often, packets.
 ACK_EVERY = 16
 RNR_RETRY_FOREVER = 7  # IBA 9.7.5.2.8
+#: Where the peer has had no receive for long, a request waits longer than the NAK asks for ("at least", 9.7.5.2.8): an
+#: eighth (shift) of the time that it has waited already, and not longer than this, ns.
+RNR_SHIFT = 3
+RNR_LONGEST = 10000000
+#: After this time without a receive at the peer the log says so, ns.
+RNR_PATIENCE = 1000000000
 # Operations that need no packet, one bit each; and what is none.
 _LOCAL = 1 << WR_LOCAL_INV | 1 << WR_BIND_MW | 1 << SQ_REFUSED
 
@@ -127,6 +133,10 @@ class Requester:
         self.draining = False
         self.reliable = True
         self.retransmissions = 0
+        #: RNR NAKs that made a request wait; since when the oldest request has waited for a receive, and whether the log knows.
+        self.rnr_naks = 0
+        self.rnr_since = 0
+        self.rnr_told = False
         self.reset(0)
 
     def reset(self, psn: int) -> None:
@@ -147,6 +157,7 @@ class Requester:
         self.gap_psn = 0
         self.deadline = 0
         self.rnr_until = 0
+        self.rnr_since = 0
         self.retries_left = self.retry_count
         self.rnr_retries_left = self.rnr_retry_count
         self.last_heard = 0
@@ -337,6 +348,7 @@ class Requester:
             return
         if self.rnr_until != 0:
             return  # the same NAK again: the network has repeated it
+        self.rnr_naks += 1
         if self.rnr_retry_count != RNR_RETRY_FOREVER:
             if self.rnr_retries_left == 0:
                 self._fail(
@@ -349,7 +361,26 @@ class Requester:
         self.retries_left = self.retry_count  # the peer is there and saw this very packet
         self._rewind()
         self.deadline = 0
-        self.rnr_until = now + rnr_timer_ns(timer)
+        self.rnr_until = now + self._rnr_wait(rnr_timer_ns(timer), now)
+
+    def _rnr_wait(self, timer: int, now: int) -> int:
+        """How long to wait after an RNR NAK that asks for ``timer``, ns."""
+        if self.rnr_retry_count != RNR_RETRY_FOREVER:
+            return timer
+        if self.rnr_since == 0:
+            self.rnr_since = now
+            self.rnr_told = False
+        waited = now - self.rnr_since
+        if waited >= RNR_PATIENCE and not self.rnr_told:
+            self.rnr_told = True
+            self.connection.port.report(
+                f"QP {self.connection.qp_num:#x}: {self.connection.peer_name} has no receive posted since "
+                f"{waited // 1000000} ms; rnr_retry=7 is for ever"
+            )
+        longer = waited >> RNR_SHIFT
+        if longer > RNR_LONGEST:
+            longer = RNR_LONGEST
+        return timer if timer > longer else longer
 
     def _on_nak(self, psn: int, syndrome: int) -> None:
         if diff(psn, self.una) != 0 or self.failed or self.sq.head == self.sq.tail:
@@ -495,6 +526,7 @@ class Requester:
         self.una = una
         self.gap = False
         self.rnr_until = 0  # the packet that found no receive has arrived after all
+        self.rnr_since = 0
         self.last_heard = now
         self.retries_left = self.retry_count
         self.rnr_retries_left = self.rnr_retry_count

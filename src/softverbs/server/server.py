@@ -18,8 +18,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from softverbs._sleep import Sleeper, nap_length, sleep_exactly
 from softverbs.core.memory import barrier
-from softverbs.device import Device
+from softverbs.device import NEAR_NS, Device
 from softverbs.server import (
     _cm_commands,
     _device_commands,
@@ -56,6 +57,7 @@ ACCEPTS = 16
 MOST_CONNECTIONS = 1024
 #: A defect of the device that shows while it works for one program should not end the others; without end, it does.
 MOST_ERRORS = 100
+NS_PER_MS = 1_000_000
 #: Longest sleep, ms: should a doorbell ever be lost, it is heard then.
 LONGEST_SLEEP_MS = 100
 _CREDENTIALS = struct.Struct("3i")
@@ -89,6 +91,7 @@ class Server:
         #: Whether programs have been told that it looks at their queues by itself.
         self.awake = True
         self._descriptors = select.epoll()
+        self._sleeper = Sleeper([self._descriptors.fileno()])
         #: What to do when a descriptor is readable.
         self._calls: dict[int, Callable[[], object]] = {}
         self._listener = _listen(path, mode)
@@ -120,6 +123,7 @@ class Server:
                 os.eventfd_write(self._bell, 1)
 
     def _serve(self) -> None:
+        sleep_exactly()
         last = self.device.clock()
         turn = 0
         while not self._ends:
@@ -217,14 +221,18 @@ class Server:
             gone = self.port.failure is not None  # then nobody does what was due
             due = 0 if gone else self.device.deadline()
             refused = self.port.refused and not gone
-        wait = LONGEST_SLEEP_MS
-        if due:
-            wait = min(wait, max(due - self.device.clock(), 0) // 1_000_000)
+        wait = nap_length(due, self.device.clock(), LONGEST_SLEEP_MS * NS_PER_MS)
         if refused or any(session.backlog for session in self.sessions):
-            wait = min(wait, 1)
-        if wait == 0:
+            wait = min(wait, NS_PER_MS)
+        self._answer(self._sleep(wait))
+
+    def _sleep(self, duration: int) -> list[tuple[int, int]]:
+        """Sleeps, at most so long, ns; which descriptors are readable. epoll counts in milliseconds."""
+        if duration < NEAR_NS:
             time.sleep(0)
-        self._answer(self._descriptors.poll(wait / 1000))
+        elif duration < NS_PER_MS:
+            self._sleeper.sleep(duration)
+        return self._descriptors.poll(duration // NS_PER_MS / 1000)
 
     def _say_awake(self, awake: bool) -> None:
         self.awake = awake
