@@ -23,9 +23,7 @@ from softverbs.core.limits import Options
 from softverbs.core.wr import SGE
 
 FOUR = (4, 64, 2, 2, 16)
-each_type = pytest.mark.parametrize(
-    "kind", [QPT_RC, QPT_UC, QPT_UD, QPT_XRC_SEND], ids=["RC", "UC", "UD", "XRC"]
-)
+each_type = pytest.mark.parametrize("kind", [QPT_RC, QPT_UC, QPT_UD, QPT_XRC_SEND], ids=["RC", "UC", "UD", "XRC"])
 
 
 def fill(end: End, count: int, flags: int = SIGNALED, start: int = 0) -> None:
