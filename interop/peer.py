@@ -67,7 +67,7 @@ class End:
         self.mr = verbs.mr.MR(pd, self.header + (GRH if self.datagrams else 0), verbs.flag(*rights))
         self.handles: "list[Any]" = []  # address handles: to the peer, and to a multicast group
         self.remote: "dict[str, Any]" = {}
-        cap = verbs.qp.QPCap(max_send_wr=64, max_recv_wr=64, max_send_sge=2, max_recv_sge=2)
+        cap = verbs.qp.QPCap(max_send_wr=256, max_recv_wr=64, max_send_sge=2, max_recv_sge=2)
         init = verbs.qp.QPInitAttr(
             qp_type=verbs.flag("QPT_" + options["type"]),
             scq=self.cq,

@@ -191,10 +191,11 @@ static void placed(void)
 		time_t start = time(NULL);
 
 		a->memory[0] = a->memory[4999] = i; /* of several packets */
-		CHECK(!post(a, b, IBV_WR_RDMA_WRITE, 0, 5000, i), "post_send");
+		CHECK(!post(a, b, IBV_WR_RDMA_WRITE, IBV_SEND_SIGNALED, 5000, i), "post_send");
 		while (value_of(remote) < (uint64_t)i)
 			CHECK(time(NULL) - start < 20, "WRITE %d is not counted", i);
 		CHECK(b->memory[0] == i && b->memory[4999] == i, "WRITE %d is counted before its data are there", i);
+		CHECK(take(a).wr_id == (uint64_t)i, "its completion, which frees its slot");
 	}
 	counts("whoever sees a WRITE counted at the target finds its data there", remote, 100, 0);
 	close_side(a);

@@ -99,7 +99,7 @@ def test_region_lacks_the_right(opcode: int, right: int) -> None:
 def test_queue_pair_lacks_the_right(opcode: int, right: int, length: int) -> None:
     with Pair(qp_access_flags=ALL & 15 & ~right) as pair:
         ask(pair, opcode, length=8 if opcode in (WR_FAA, WR_CAS) else length)
-        refused(pair, REM_INV_REQ_ERR, frames.NAK_INVALID, QP_ACCESS_ERR)
+        refused(pair, REM_INV_REQ_ERR, frames.NAK_INVALID, QP_REQ_ERR)
 
 
 @pytest.mark.parametrize("opcode", REQUESTS)

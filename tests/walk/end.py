@@ -1,5 +1,6 @@
 """One end of a connection in a walk: it posts, it checks each completion, and it knows what its memory should hold."""
 
+import errno
 import itertools
 import sys
 from typing import TYPE_CHECKING
@@ -30,6 +31,7 @@ from tests.netsim.sim import ALL, RESET, Node
 from tests.walk.model import UNTOUCHED, Counts, Flow, Receive, Request, check, scatter
 
 from softverbs.core.completion import CompletionQueue
+from softverbs.core.errors import PyverbsRDMAError
 from softverbs.core.wr import SGE, WC, RecvWR, SendWR
 
 if TYPE_CHECKING:
@@ -120,14 +122,18 @@ class End:
         return places
 
     def room(self) -> int:
-        return self.walk.plan.depth - (len(self.out.requests) - self.out.retired)
+        """Free slots of the send queue: a polled completion frees that of its request and those before it."""
+        return self.walk.plan.depth - (len(self.out.requests) - self.out.polled)
 
     # -- posting
 
     def post(self, count: int, last: bool = False) -> None:
         """Posts up to ``count`` requests, as a list or one by one; ``last``: the last one is signaled."""
         wrs = []
-        for index in range(min(count, self.room())):
+        room = self.room()
+        if room == 0 and self.walk.rng.random() < 0.2:
+            self._check_full()
+        for index in range(min(count, room)):
             request = self.walk.draw_request(self, last and index == count - 1)
             if request is not None:
                 self.out.post(request)
@@ -139,6 +145,14 @@ class End:
             wrs = wrs[:1]
         for wr in wrs:
             self.qp.post_send(wr)
+
+    def _check_full(self) -> None:
+        try:
+            self.qp.post_send(SendWR(0, WR_WRITE, 0, 0, [], SIGNALED))
+        except PyverbsRDMAError as error:
+            check(error.errno == errno.ENOMEM, f"{self.name}: a full send queue refuses with {error}")
+        else:
+            check(False, f"{self.name}: there is room in a full send queue")
 
     def _wr(self, request: Request) -> SendWR:
         rng = self.walk.rng

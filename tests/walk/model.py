@@ -163,6 +163,7 @@ class Flow:
         self.requests: list[Request] = []
         self.receives: list[Receive] = []
         self.retired = 0  # known from completions
+        self.polled = 0  # behind the last request whose completion was polled
         self.received = 0
         self.taking: list[Request] = []  # requests that consume a receive
         #: The initiator was stopped from outside: what is left may be flushed though nothing of it failed.
@@ -209,7 +210,7 @@ class Flow:
         request = self.requests[number]
         check(request.signaled or status != SUCCESS, f"{self.name}: {request} succeeded and made a completion")
         request.status = status
-        self.retired = number + 1
+        self.retired = self.polled = number + 1
 
     def retire_silently(self, count: int) -> None:
         """The counters say that ``count`` requests are done, the last ones without a completion."""

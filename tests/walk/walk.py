@@ -93,7 +93,7 @@ class Walk:
         opcode = WR_WRITE if last else rng.choices(tuple(OP_WORDS), (4, 2, 4, 2, 4, 2, 3))[0]
         length = 8 if opcode in (WR_CAS, WR_FAA) else self.draw_length(end.mtu)
         request = Request(len(flow.requests), opcode, length, signaled=last or rng.random() < 0.5)
-        if request.number - flow.retired > self.plan.depth // 2:
+        if request.number - flow.polled > self.plan.depth // 2:
             request.signaled = True  # or the queue could fill with requests that nobody hears of
         if self.trouble is not None and self.trouble[1] is end and self.trouble[0] in ("lkey", "rkey", "unaligned"):
             self._spoil(request, self.trouble[0])

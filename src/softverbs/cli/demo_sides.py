@@ -109,7 +109,7 @@ def _event(context: Context) -> int:
 
 
 def sender(talk: Talk, settings: Settings) -> None:
-    """Writes unsignaled, and watches a counter of its writes; then one write with a wrong key."""
+    """Watches a counter of its writes; then one write with a wrong key."""
     with opened(open_device(pcap=settings.pcap)) as context:
         end = _End(context, settings, e.IBV_QP_ATTACH_COMP_CNTR_OP_RDMA_WRITE)
         end.memory.write(pattern(end.size), end.size)
@@ -126,15 +126,20 @@ def sender(talk: Talk, settings: Settings) -> None:
 
 
 def _write_all(end: _End, region: Region, settings: Settings) -> None:
-    """Posts every write, no more than DEPTH beyond what the counter says, and waits until all are counted."""
-    counter, post = end.counter, end.qp.post_send
+    """Posts every write, and waits until all are counted. The last of each list is signaled: polling its completion
+    frees the list's places in the send queue.
+    """
+    outstanding = 0
     for first in range(0, settings.writes, _LIST):
+        while outstanding >= DEPTH // _LIST:
+            outstanding -= len(reap(end.cq, 1, settings.seconds))
         last = min(first + _LIST, settings.writes)
-        if last - counter.read() > DEPTH:
-            counter.wait(last - DEPTH, settings.seconds)
         requests = [region.request(e.IBV_WR_RDMA_WRITE, index * WORD, WORD) for index in range(first, last)]
-        post(chained(requests))
-    counter.wait(settings.writes, settings.seconds)
+        requests[-1].send_flags = e.IBV_SEND_SIGNALED
+        end.qp.post_send(chained(requests))
+        outstanding += 1
+    end.counter.wait(settings.writes, settings.seconds)
+    reap(end.cq, outstanding, settings.seconds)
 
 
 def _write_badly(talk: Talk, end: _End, region: Region, settings: Settings) -> None:

@@ -49,7 +49,7 @@ def command(size: int | None, piece: int, writes: int | None, timeout: float, pc
     """A lot of data between two processes over UDP on loopback, checked.
 
     Moves memory by RDMA WRITE and by RDMA READ, as one message and as many, and compares checksums; then counts 8-byte
-    unsignaled writes at both ends. Exit code 1 if anything is not as it should be. Takes twice --bytes of memory.
+    writes at both ends. Exit code 1 if anything is not as it should be. Takes twice --bytes of memory.
     """
     import softverbs
 
@@ -84,7 +84,7 @@ def _steps(settings: Settings) -> dict[str, _Step]:
         "write many": _Step(f"{size:,} bytes by RDMA WRITE, {many}", pieces, False, size),
         "read one": _Step(f"{size:,} bytes by RDMA READ, one message", 1, True, size),
         "read many": _Step(f"{size:,} bytes by RDMA READ, {many}", pieces, True, size),
-        "count": _Step(f"{settings.writes:,} unsignaled RDMA WRITEs of 8 bytes", settings.writes, False, 0),
+        "count": _Step(f"{settings.writes:,} RDMA WRITEs of 8 bytes", settings.writes, False, 0),
     }
 
 

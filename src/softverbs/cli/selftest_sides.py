@@ -172,11 +172,16 @@ def _reap(end: _End) -> int:
 
 
 def _count(end: _End, region: Region, settings: Settings) -> None:
-    """8-byte writes, none signaled: the counter alone tells how many are done."""
-    counter, post = end.writes, end.qp.post_send
+    """8-byte writes: the counter tells how many are done. One in ``_LIST`` is signaled, to free the send queue."""
+    outstanding = 0
     for first in range(0, settings.writes, _LIST):
+        while outstanding >= DEPTH // _LIST:
+            outstanding -= _reap(end)
         last = min(first + _LIST, settings.writes)
-        if last - counter.read() > DEPTH:
-            counter.wait(last - DEPTH, settings.seconds)
-        post(chained([region.request(e.IBV_WR_RDMA_WRITE, index * WORD, WORD) for index in range(first, last)]))
-    counter.wait(settings.writes, settings.seconds)
+        requests = [region.request(e.IBV_WR_RDMA_WRITE, index * WORD, WORD) for index in range(first, last)]
+        requests[-1].send_flags = e.IBV_SEND_SIGNALED
+        end.qp.post_send(chained(requests))
+        outstanding += 1
+    end.writes.wait(settings.writes, settings.seconds)
+    while outstanding:
+        outstanding -= _reap(end)

@@ -74,7 +74,7 @@ class Gsi:
         self._send_cq = CompletionQueue(port, self._owner, SENDS, "cm", self._channel, 0, 0)
         cap = (SENDS, RECEIVES, 1, 1, MAD_SIZE)
         self._qp = QueuePair(
-            port, self._owner, self._pd, self._send_cq, self._receive_cq, None, cap, _UD, False, None, GSI_QPN
+            port, self._owner, self._pd, self._send_cq, self._receive_cq, None, cap, _UD, True, None, GSI_QPN
         )
         #: Slots that could not be posted.
         self._unposted: list[int] = []
@@ -134,16 +134,23 @@ class Gsi:
     def _take_completions(self) -> bool:
         """Takes what there is; whether an event or a completion was there."""
         found = self._channel.pending > 0
-        while self._send_cq.count():  # sends complete only in error
-            found = True
-            self._send_cq.poll(1)
-            self.unsent += 1
-            if self._qp.state == _SQE:
-                self._qp.modify({"qp_state": _RTS}, qp_states.STATE)
+        found |= self._take_sends()
         while self._receive_cq.count():
             found = True
             for wc in self._receive_cq.poll(1):
                 self._on_receive(wc)
+        return found
+
+    def _take_sends(self) -> bool:
+        """Takes the completions of sends, which frees their slots; whether there was one."""
+        found = False
+        while self._send_cq.count():
+            found = True
+            for wc in self._send_cq.poll(1):
+                if wc.status:
+                    self.unsent += 1
+            if self._qp.state == _SQE:
+                self._qp.modify({"qp_state": _RTS}, qp_states.STATE)
         return found
 
     def _on_receive(self, wc: Any) -> None:
@@ -170,6 +177,7 @@ class Gsi:
         wr = SendWR(0, _SEND, 1, 0, [SGE(self._scratch.address, len(mad), 0)], _INLINE)
         view(self._scratch.address, len(mad))[:] = mad
         try:
+            self._take_sends()
             wr.set_wr_ud(self._handle(sgid_index, dgid, traffic_class), GSI_QPN, GSI_QKEY)
             self._qp.post_send(wr)
         except PyverbsRDMAError as error:

@@ -52,8 +52,8 @@ class Options:
     cqe_rounding: str = "exact"
     #: ``standard``: a completion queue that overruns is dead and its QPs go to ERR; ``rxe``: the CQE is lost.
     overrun: str = "standard"
-    #: When the slot of a send work request is free. ``polled``: once a completion of it, or of a later one of the queue,
-    #: has been polled, as on NICs; ``completed``: once it has completed, as on Soft-RoCE.
+    #: When the slot of a send work request is free. ``polled``: once the completion of it, or of a later one, has been
+    #: polled, as on NICs; ``completed``: once it has completed, as on Soft-RoCE.
     send_slots: str = "polled"
     #: Whether completions of a destroyed or reset QP are removed from its completion queues.
     purge: bool = True
