@@ -11,7 +11,7 @@
 #define SV_ABI_ASSERT _Static_assert
 #endif
 
-#define SV_ABI_VERSION 3
+#define SV_ABI_VERSION 4
 #define SV_MESSAGE_SIZE 4096
 #define SV_TEXT_SIZE 500
 
@@ -33,11 +33,13 @@
 #define SV_QP_RQ_HEAD                   320
 #define SV_QP_STATE                     384
 
-/* Control page: is the device awake (then no doorbell is needed), has it gone (32 bits each); what to ask. */
-#define SV_CONTROL_SIZE                 4096
+/* Control page: is the device awake (no doorbell is needed), has it gone (32 bits each); what to ask; marks. */
+#define SV_CONTROL_SIZE                 86016
 #define SV_CONTROL_AWAKE                0
 #define SV_CONTROL_GONE                 4
 #define SV_CONTROL_ASKS                 8
+#define SV_CONTROL_MARKS                4096
+#define SV_MARK_LINE                    64
 
 /* Verbs of ASK, and bits of CONTROL_ASKS; NOTHING is never asked about. */
 #define SV_ASK_POST_SEND                0
@@ -295,8 +297,10 @@ struct sv_rings {
 	uint32_t rq_offset;                      /* 20 */
 	uint32_t rq_stride;                      /* 24 */
 	uint32_t rq_slots;                       /* 28 */
+	uint32_t mark;                           /* 32 */
+	uint8_t reserved36[4];                   /* 36 */
 };
-SV_ABI_ASSERT(sizeof(struct sv_rings) == 32, "rings");
+SV_ABI_ASSERT(sizeof(struct sv_rings) == 40, "rings");
 
 struct sv_cm_address {
 	uint8_t ip[16];                          /* 0 */
@@ -705,10 +709,10 @@ struct sv_create_qp_response {
 	uint32_t qp_num;                         /* 4 */
 	struct sv_qp_cap cap;                    /* 8 */
 	struct sv_rings rings;                   /* 32 */
-	uint32_t send_queue;                     /* 64 */
-	uint8_t reserved68[4];                   /* 68 */
+	uint32_t send_queue;                     /* 72 */
+	uint8_t reserved76[4];                   /* 76 */
 };
-SV_ABI_ASSERT(sizeof(struct sv_create_qp_response) == 72, "create_qp_response");
+SV_ABI_ASSERT(sizeof(struct sv_create_qp_response) == 80, "create_qp_response");
 
 /* MODIFY_QP: ibv_modify_qp(3) */
 struct sv_modify_qp_request {
@@ -805,7 +809,7 @@ struct sv_create_srq_response {
 	uint32_t max_sge;                        /* 12 */
 	struct sv_rings rings;                   /* 16 */
 };
-SV_ABI_ASSERT(sizeof(struct sv_create_srq_response) == 48, "create_srq_response");
+SV_ABI_ASSERT(sizeof(struct sv_create_srq_response) == 56, "create_srq_response");
 
 /* MODIFY_SRQ: ibv_modify_srq(3). With IBV_SRQ_MAX_WR the queue moves to new memory, whose header says how full it is; else memory_size is 0 and no descriptor comes Descriptors: memory. */
 struct sv_modify_srq_request {
@@ -821,7 +825,7 @@ struct sv_modify_srq_response {
 	uint8_t reserved4[4];                    /* 4 */
 	struct sv_rings rings;                   /* 8 */
 };
-SV_ABI_ASSERT(sizeof(struct sv_modify_srq_response) == 40, "modify_srq_response");
+SV_ABI_ASSERT(sizeof(struct sv_modify_srq_response) == 48, "modify_srq_response");
 
 /* QUERY_SRQ: ibv_query_srq(3) */
 struct sv_query_srq_request {

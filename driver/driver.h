@@ -42,8 +42,6 @@ struct sv_entry {
 	uint32_t async_events;
 };
 
-#define SV_BUCKETS 64
-
 /* Up to which index the completions of a send queue have been polled, low 32 bits: the slots before it are free. */
 struct sv_polled {
 	_Atomic uint32_t index;
@@ -66,7 +64,9 @@ struct sv_connection {
 	atomic_long looked; /* ms, when the socket was last asked whether the device lives */
 	unsigned int references;
 	pthread_mutex_t entries_lock;
-	struct sv_entry *entries[SV_BUCKETS];
+	struct sv_entry **entries; /* by handle; as many places as the power of two that `places` is */
+	size_t places;
+	size_t entered;
 	/* By the number of the send queue. It stays when the queue goes, so that a thread that polls needs no lock. */
 	struct sv_polled *polled;
 	struct sv_hello_response hello;
@@ -99,6 +99,18 @@ struct sv_entry *sv_find(struct sv_connection *connection, enum sv_kind kind, ui
 
 /* Words for the last error of this thread; printed where SOFTVERBS_EXPLAIN=1. Sets errno, and returns `error`. */
 SV_EXPORT int sv_refuse(int error, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* Says which queue has something new, after its tail was stored: the queue's mark, and those above it (core/marks.py). */
+static inline void sv_mark(struct sv_connection *connection, uint32_t mark)
+{
+	atomic_uchar *marks = (atomic_uchar *)(connection->control + SV_CONTROL_MARKS);
+
+	atomic_store_explicit(marks + mark, 1, memory_order_release);
+	while (mark >= SV_MARK_LINE) {
+		mark = mark / SV_MARK_LINE - 1;
+		atomic_store_explicit(marks + mark, 1, memory_order_release);
+	}
+}
 
 /* Wakes the device if it sleeps, after something was written for it. */
 static inline void sv_doorbell(struct sv_connection *connection)
@@ -224,6 +236,7 @@ struct sv_queue {
 	uint32_t stride;
 	uint32_t max_wr;
 	uint32_t max_sge;
+	uint32_t mark; /* of the byte that says that something was posted */
 	pthread_mutex_t lock;
 };
 

@@ -23,6 +23,7 @@ void sv_queue_open(struct sv_queue *queue, uint8_t *memory, const struct sv_ring
 	queue->mask = slots ? slots - 1 : 0;
 	queue->max_wr = slots ? max_wr : 0;
 	queue->max_sge = max_sge;
+	queue->mark = rings->mark;
 	queue->tail_shared = (_Atomic uint64_t *)(memory + (sends ? SV_QP_SQ_TAIL : SV_QP_RQ_TAIL));
 	queue->head_shared = (_Atomic uint64_t *)(memory + (sends ? SV_QP_SQ_HEAD : SV_QP_RQ_HEAD));
 	queue->tail = atomic_load(queue->tail_shared);
@@ -93,6 +94,7 @@ static int refuse_full(const struct sv_qp *self, uint64_t tail)
 void sv_publish(struct sv_connection *connection, struct sv_queue *queue)
 {
 	atomic_store_explicit(queue->tail_shared, queue->tail, memory_order_release);
+	sv_mark(connection, queue->mark);
 	sv_doorbell(connection);
 }
 
@@ -417,6 +419,7 @@ static int post_receives(const struct receiver *to, struct ibv_recv_wr *wr, stru
 	error = put_receives(to, wr, bad);
 	if (queue->tail != before) {
 		atomic_store_explicit(queue->tail_shared, queue->tail, memory_order_release);
+		sv_mark(to->connection, queue->mark);
 		if (are_urgent(to->qp))
 			sv_doorbell(to->connection);
 	}

@@ -16,6 +16,7 @@
 #include "driver.h"
 
 #define MAX_FDS 4
+#define FIRST_PLACES 64 /* for objects, a power of two */
 #define LOOK_EVERY 20 /* ms between two looks at the socket of a device that does not answer */
 
 static pthread_mutex_t connections_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -356,10 +357,15 @@ struct sv_connection *sv_connect(uint32_t purpose)
 	if (fd < 0)
 		return NULL;
 	self = calloc(1, sizeof(*self));
-	if (!self) {
+	if (self)
+		self->entries = calloc(FIRST_PLACES, sizeof(*self->entries));
+	if (!self || !self->entries) {
+		free(self);
 		close(fd);
+		errno = ENOMEM;
 		return NULL;
 	}
+	self->places = FIRST_PLACES;
 	self->socket = fd;
 	self->doorbell = self->async_fd = -1;
 	self->references = 1;
@@ -439,38 +445,78 @@ void sv_disconnect(struct sv_connection *connection)
 		munmap(connection->polled, SV_SEND_QUEUES * sizeof(struct sv_polled));
 	pthread_mutex_destroy(&connection->lock);
 	pthread_mutex_destroy(&connection->entries_lock);
+	free(connection->entries);
 	free(connection);
 }
 
 /* -- objects that events name */
 
+static struct sv_entry **place_of(struct sv_connection *connection, uint64_t handle)
+{
+	return &connection->entries[handle & (connection->places - 1)];
+}
+
+/* Makes the table larger where it is full, so that finding an object takes as long however many there are. Where there is
+ * no memory it stays as it is.
+ */
+static void widen(struct sv_connection *connection)
+{
+	struct sv_entry **old = connection->entries;
+	size_t count = connection->places;
+	struct sv_entry **wider;
+
+	if (connection->entered < count)
+		return;
+	wider = calloc(count * 2, sizeof(*wider));
+	if (!wider)
+		return;
+	connection->entries = wider;
+	connection->places = count * 2;
+	for (size_t i = 0; i < count; i++)
+		while (old[i]) {
+			struct sv_entry *each = old[i];
+			struct sv_entry **place = place_of(connection, each->handle);
+
+			old[i] = each->next;
+			each->next = *place;
+			*place = each;
+		}
+	free(old);
+}
+
 void sv_enter(struct sv_connection *connection, struct sv_entry *entry, enum sv_kind kind, uint32_t handle)
 {
-	struct sv_entry **bucket = &connection->entries[handle % SV_BUCKETS];
+	struct sv_entry **place;
 
 	entry->kind = kind;
 	entry->handle = handle;
 	pthread_mutex_lock(&connection->entries_lock);
-	entry->next = *bucket;
-	*bucket = entry;
+	widen(connection);
+	place = place_of(connection, handle);
+	entry->next = *place;
+	*place = entry;
+	connection->entered++;
 	pthread_mutex_unlock(&connection->entries_lock);
 }
 
 void sv_remove(struct sv_connection *connection, struct sv_entry *entry)
 {
-	struct sv_entry **at = &connection->entries[entry->handle % SV_BUCKETS];
+	struct sv_entry **at;
 
 	pthread_mutex_lock(&connection->entries_lock);
+	at = place_of(connection, entry->handle);
 	while (*at && *at != entry)
 		at = &(*at)->next;
-	if (*at)
+	if (*at) {
 		*at = entry->next;
+		connection->entered--;
+	}
 	pthread_mutex_unlock(&connection->entries_lock);
 }
 
 struct sv_entry *sv_find(struct sv_connection *connection, enum sv_kind kind, uint64_t handle)
 {
-	struct sv_entry *each = connection->entries[handle % SV_BUCKETS];
+	struct sv_entry *each = *place_of(connection, handle);
 
 	while (each && (each->kind != kind || each->handle != handle))
 		each = each->next;

@@ -6,15 +6,19 @@ The same class works in the test's own process, where a test wants to see every 
 import ctypes
 import mmap
 import struct
+from collections.abc import Callable
 from typing import Any
 
 from tests import words
 
+from softverbs.core.marks import VALUES as MARKS
+from softverbs.core.marks import Marks
 from softverbs.core.rings import VALUES
 
 HEADER = VALUES["RING_HEADER"]
 SEND, RECEIVE = "SQ", "RQ"
 INLINE = 8
+_TAILS = (VALUES["QP_SQ_TAIL"], VALUES["QP_RQ_TAIL"])
 
 
 def arming(solicited: bool) -> int:
@@ -36,8 +40,34 @@ class Shared:
         words.store(self.memory, offset, value, form)
 
 
+class Program(Shared):
+    """The marks of a program: what it has posted to."""
+
+    def __init__(self, size: int = 4096) -> None:
+        super().__init__(size)
+        self.marks = Marks(self.address, size, self)
+
+    def mark(self, number: int) -> None:
+        self.memory[number] = 1
+        while number >= MARKS["LINE"]:
+            number = number // MARKS["LINE"] - 1
+            self.memory[number] = 1
+
+
+def program_of(node: Any) -> Program:
+    """The program whose queues those of a simulated device are."""
+    if not hasattr(node, "program"):
+        node.program = Program()
+        node.port.enter_program(node.program.marks)
+    program: Program = node.program
+    return program
+
+
 class Work(Shared):
     """The rings of a queue pair or, without ``sq``, of an SRQ, as the program sees them."""
+
+    #: Marks the queue; None: it is not shared yet.
+    mark: "Callable[[], None] | None" = None
 
     def __init__(self, size: int, sq: tuple[int, int] | None, rq: tuple[int, int] | None) -> None:
         """sq, rq: stride in bytes and number of slots."""
@@ -99,6 +129,18 @@ class Work(Shared):
         self._elements(at + VALUES["RQ_SGES"], sg)
         self.advance(RECEIVE)
         return at
+
+    def share(self, node: Any, core: Any) -> None:
+        """Shares these rings with the device, which calls them ``core``."""
+        program = program_of(node)
+        core.share(self.address, self, program.marks)
+        number = core.mark
+        self.mark = lambda: program.mark(number)
+
+    def store(self, offset: int, value: int, form: str = "Q") -> None:
+        super().store(offset, value, form)
+        if self.mark is not None and offset in _TAILS:
+            self.mark()
 
     def advance(self, name: str, count: int = 1) -> None:
         self.store(VALUES[f"QP_{name}_TAIL"], self.tail(name) + count)

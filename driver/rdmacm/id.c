@@ -3,7 +3,7 @@
 
 #include "rdmacm.h"
 
-#define BUCKETS 256
+#define BUCKETS 1024
 
 static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct sv_cm_id *table[BUCKETS];

@@ -14,7 +14,8 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from softverbs._interrupts import ReentrantLock, Shield, deliver, finalizer, register, shielded, unregister, waiting
@@ -490,14 +491,59 @@ def default_device() -> Device:
     global _default
     with _default_lock:
         if _default is None or not _default.usable():
-            address = os.environ.get("SOFTVERBS_ADDRESS")
-            _default = Device(
-                address=address.split(",") if address else None,
-                options=os.environ.get("SOFTVERBS_OPTIONS", ""),
-                faults=os.environ.get("SOFTVERBS_FAULTS"),
-                pcap=os.environ.get("SOFTVERBS_PCAP"),
-            )
+            _default = open_from_environment()
         return _default
+
+
+def open_from_environment(
+    address: str | None = None, pcap: str | None = None, fallback: str | None = None, thread: bool = True
+) -> Device:
+    """A new device as the environment has it (``default_device``), or the options of a command, which come first.
+
+    What is wrong is told with the variable or the option that it comes from, and its value.
+
+    :param address: of ``--address``; None or empty: as ``SOFTVERBS_ADDRESS`` says
+    :param pcap: of ``--pcap``; None: as ``SOFTVERBS_PCAP`` says; empty: none
+    :param fallback: address where neither names one; None: a free one of 127.0.0.0/8
+    :param thread: whether the device has a thread of its own
+    :raises PyverbsUserError: options or faults that are wrong
+    :raises ValueError: an address that is none
+    :raises OSError: an address that cannot be had, a file that cannot be written
+    """
+    from softverbs.faults import Plan
+    from softverbs.links.pcap import PcapLink
+    from softverbs.links.udp import UdpLink
+
+    get = os.environ.get
+    with _named("SOFTVERBS_OPTIONS", get("SOFTVERBS_OPTIONS")) as text:
+        options = Options.parse(text)
+    with _named("SOFTVERBS_FAULTS", get("SOFTVERBS_FAULTS")) as text:
+        plan = Plan(text)
+    name, where = ("--address", address) if address else ("SOFTVERBS_ADDRESS", get("SOFTVERBS_ADDRESS") or fallback)
+    with _named(name, where) as text:
+        link: Any = UdpLink(text.split(",") if text else None)
+    name, where = ("SOFTVERBS_PCAP", get("SOFTVERBS_PCAP")) if pcap is None else ("--pcap", pcap)
+    try:
+        with _named(name, where) as text:
+            link = PcapLink(link, text) if text else link
+        return Device(link=link, options=options, faults=plan, thread=thread)
+    except BaseException:
+        link.close()
+        raise
+
+
+@contextmanager
+def _named(name: str, value: str | None) -> Iterator[str]:
+    """Puts in front of what goes wrong with a value where the value comes from."""
+    try:
+        yield value or ""
+    except PyverbsUserError as error:
+        raise PyverbsUserError(f"{name}={value}: {error.reason}") from error
+    except ValueError as error:
+        raise ValueError(f"{name}={value}: {error}") from error
+    except OSError as error:
+        words = error.strerror or str(error)
+        raise OSError(error.errno, f"{name}={value}: {words}" if value else words) from error
 
 
 def _close_all() -> None:

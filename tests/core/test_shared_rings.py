@@ -51,10 +51,11 @@ from tests.netsim.sim import (
     connect,
     move,
 )
-from tests.program import HEADER, INLINE, RECEIVE, SEND, Completions, Work
+from tests.program import HEADER, INLINE, RECEIVE, SEND, Completions, Work, program_of
 
 from softverbs.core.completion import CompletionQueue
 from softverbs.core.errors import PyverbsRDMAError
+from softverbs.core.memory import load32, load64
 from softverbs.core.rings import VALUES
 from softverbs.core.srq import SharedReceiveQueue
 
@@ -74,7 +75,7 @@ def completions(cq: CompletionQueue) -> Completions:
 def receives(srq: SharedReceiveQueue) -> Work:
     """Shares an SRQ with a program."""
     program = Work(srq.mapped_size(), None, (srq.ring.stride, srq.ring.mask + 1))
-    srq.share(program.address, program)
+    program.share(srq.context_id, srq)
     return program
 
 
@@ -85,7 +86,7 @@ class Side:
         self.end = end
         own = [(ring.stride, ring.mask + 1) for ring in end.qp.rings()]
         self.work = Work(end.qp.mapped_size(), own[0], own[1] if len(own) > 1 else None)
-        end.qp.share(self.work.address, self.work)
+        self.work.share(end.node, end.qp)
         self.cq = completions(end.cq)
         self.send, self.receive, self.poll = self.work.send, self.work.receive, self.cq.poll
 
@@ -98,13 +99,35 @@ class Side:
         return {"remote_address": memory.iova + offset, "rkey": memory.key}
 
 
-def turn(*nodes: Node) -> None:
-    """What a server does: takes what was posted, makes progress until nothing is left, and tells the programs."""
+def turn(*nodes: Node, honest: bool = True) -> None:
+    """What a server does: takes what was posted, makes progress until nothing is left, and tells the programs.
+
+    honest: whether what the device has written into shared memory is still there.
+    """
     for node in nodes:
         node.port.take_shared()
     nodes[0].sim.settle()
     for node in nodes:
         node.port.publish_shared()
+        if honest:
+            check_told(node)
+
+
+def check_told(node: Node) -> None:
+    """Every program knows how things are: nothing that has changed was forgotten."""
+    for qp in node.port.live:
+        own = qp.rings()
+        if qp.mapping:
+            assert load32(qp.mapping + VALUES["QP_STATE"]) == qp.state
+            for name, ring in zip(("QP_SQ", "QP_RQ"), own, strict=False):
+                told = [load64(qp.mapping + VALUES[f"{name}_{index}"]) for index in ("HEAD", "TAKEN")]
+                assert told == [ring.head, ring.tail], name
+        for cq in (qp.send_cq, qp.recv_cq):
+            if cq is not None and cq.mapping:
+                assert load64(cq.mapping + VALUES["CQ_TAIL"]) == cq.rings()[0].tail
+    for srq in node.port.srqs.values():
+        if srq.mapping:
+            assert load64(srq.mapping + VALUES["QP_RQ_HEAD"]) == srq.ring.head
 
 
 class Shared(Pair):
@@ -114,8 +137,8 @@ class Shared(Pair):
         super().__init__(cap=cap, **more)
         self.left, self.right = Side(self.a), Side(self.b)
 
-    def turn(self) -> None:
-        turn(self.a.node, self.b.node)
+    def turn(self, honest: bool = True) -> None:
+        turn(self.a.node, self.b.node, honest=honest)
 
 
 @pytest.fixture
@@ -125,7 +148,7 @@ def pair() -> Iterator[Shared]:
 
 
 def offences(node: Node) -> list[tuple[Any, str]]:
-    found = list(node.port.offenders)
+    found = list(node.port.offenders.items())
     node.port.offenders.clear()
     return found
 
@@ -146,9 +169,10 @@ def test_the_header_says_how_things_are(pair: Shared) -> None:
 
 @pytest.mark.parametrize("address", [0, 8, 1 << 20 | 32])
 def test_shared_memory_is_aligned(address: int, pair: Shared) -> None:
-    for element in (pair.a.qp, pair.a.cq, pair.a.node.srq(pair.a.pd)):
+    marks = program_of(pair.a.node).marks
+    for element, more in ((pair.a.qp, [marks]), (pair.a.cq, []), (pair.a.node.srq(pair.a.pd), [marks])):
         with pytest.raises(PyverbsRDMAError, match="aligned to 64 bytes") as caught:
-            element.share(address, None)
+            element.share(address, None, *more)
         assert caught.value.errno == errno.EINVAL
 
 
@@ -553,7 +577,7 @@ def test_a_program_that_writes_anything_anywhere(seed: int) -> None:
             elif chance.random() < 0.2:
                 side.cq.store(chance.choice([0, 64]), chance.getrandbits(64))
             good.send(WR_WRITE, good.sg(0, 64), wr_id=9, **good.far(0))
-            pair.turn()
+            pair.turn(honest=False)
             assert good.poll() == [(9, SUCCESS)]
             for end in (pair.a, pair.b):
                 if end.qp.state in (ERR, SQE) and chance.random() < 0.5:
@@ -667,7 +691,7 @@ def test_memory_is_left_alone_when_the_objects_are_gone(pair: Shared) -> None:
     pair.turn()
     left.work.store(VALUES["QP_SQ_TAIL"], 0)
     assert (bytes(left.work.memory), bytes(left.cq.memory)) == before
-    assert not (pair.a.node.port.shared_qps or pair.a.node.port.shared_cqs)
+    assert (pair.a.qp.mapping, pair.a.cq.mapping, program_of(pair.a.node).marks.queues) == (0, 0, [None])
 
 
 # -- shared receive queues
@@ -690,7 +714,7 @@ def test_a_shared_receive_queue() -> None:
         assert SRQ_LIMIT_REACHED in [kind for kind, _ in b.node.events()]
         work.receive([], 9)
         b.srq.modify(512, None)  # takes what is there, and ends the sharing
-        assert b.node.port.shared_srqs == []
+        assert b.srq.mapping == 0
         again = receives(b.srq)
         assert again.tail(RECEIVE) - again.head(RECEIVE) == 2
         again.receive([], 10)

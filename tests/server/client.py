@@ -10,8 +10,10 @@ from typing import Any
 
 from tests import words
 
+from softverbs.core.memory import barrier
 from softverbs.core.rings import VALUES
 from softverbs.server import abi
+from softverbs.server._layout import CONTROL
 
 INLINE, SIGNALED = 8, 2
 RESET, INIT, RTR, RTS, ERR = 0, 1, 2, 3, 6
@@ -134,9 +136,20 @@ class Client(Connection):
             self.bells.append(self.doorbell)
 
     def ring(self) -> None:
+        """Wakes the device if it sleeps, behind a full barrier."""
         assert self.control is not None
+        barrier()
         if not self.control.load(0, "I"):
             os.eventfd_write(self.doorbell, 1)
+
+    def mark(self, number: int) -> None:
+        """Says which queue something was posted to (core/marks.py)."""
+        assert self.control is not None
+        line, marks = CONTROL["MARK_LINE"], CONTROL["CONTROL_MARKS"]
+        self.control.map[marks + number] = 1
+        while number >= line:
+            number = number // line - 1
+            self.control.map[marks + number] = 1
 
     def gid(self) -> bytes:
         return bytes(self.call("QUERY_GID", port_num=1, index=0)["gid"])
@@ -238,6 +251,7 @@ class Receives:
         memory.store(at + VALUES["RQ_NUM_SGE"], len(elements), "I")
         _put_elements(memory, at + VALUES["RQ_SGES"], list(elements))
         memory.store(VALUES["QP_RQ_TAIL"], tail + 1)
+        self.client.mark(rings["mark"])
         self.client.ring()
 
 
@@ -320,6 +334,7 @@ class Qp(Receives):
         else:
             _put_elements(memory, at + VALUES["SQ_SGES"], list(elements))
         memory.store(VALUES["QP_SQ_TAIL"], tail + 1)
+        self.client.mark(rings["mark"])
         self.client.ring()
 
 

@@ -26,6 +26,7 @@ from tests.server.client import (
 
 from softverbs.core.rings import VALUES
 from softverbs.server import abi
+from softverbs.server._layout import CONTROL
 
 _EDGES = (0, 1, 2, 7, 255, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**48, 2**63 - 1, 2**63, 2**64 - 1)
 _WIDTHS = {"u8": 8, "u16": 16, "u32": 32, "u64": 64}
@@ -208,9 +209,23 @@ class Hostile:
             if self.random.random() < 0.5:
                 at = VALUES["QP_" + self.random.choice(_SCALARS)] % size
             memory.store(at, self.number(64))
+        self.mark()
         if self.random.random() < 0.3 and size > VALUES["RING_HEADER"]:
             for at in range(VALUES["RING_HEADER"], min(size, 16384), 64):
                 memory.map[at : at + 64] = self.random.randbytes(64)
+
+    def mark(self) -> None:
+        """Marks queues that it has posted to, or not, or that it does not have."""
+        for connection in self.connections:
+            if connection.control is None:
+                continue
+            marks = memoryview(connection.control.map)[CONTROL["CONTROL_MARKS"] :]
+            for _ in range(self.random.randrange(20)):
+                most = self.random.choice((8, 64, 256, len(marks)))
+                marks[self.random.randrange(most)] = self.random.choice((1, 255))
+            if self.random.random() < 0.1:
+                marks[:] = self.random.randbytes(len(marks))
+            marks.release()
 
     def vanish(self) -> None:
         """Closes a connection."""
@@ -333,6 +348,7 @@ class Hostile:
             length = self.random.choice((0, 8, 4096, 2**32 - 1))
             words.store_elements(memory.map, at + VALUES["SQ_SGES"], [(buffer.address, length, buffer.lkey)])
         memory.store(VALUES["QP_SQ_TAIL"], tail + 1)
+        qp.client.mark(rings["mark"])
 
     def _receive(self, owner: Any, buffer: Buffer) -> None:
         memory = owner.memory

@@ -124,6 +124,7 @@ def test_random_slots(served: Served, seed: int) -> None:
 def test_an_index_out_of_range_ends_that_program(served: Served, name: str, value: int) -> None:
     left, right = pair(served.path)
     left.qp.memory.store(VALUES[name], value)
+    left.client.mark(left.qp.rings["mark"])
     left.client.ring()
     assert is_ended(left.client)
     right.client.gid()

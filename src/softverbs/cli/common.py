@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import math
 import select
 import signal
 import socket
@@ -33,6 +33,34 @@ class Fault(click.ClickException):
     """Something is not as it should be, in one line: exit code 1."""
 
 
+class IntRange(click.IntRange):
+    """``click.IntRange`` of ASCII digits: ``int`` takes those of every script."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number; a usage error that names the value."""
+        _check_ascii(self, value, param, ctx)
+        return super().convert(value, param, ctx)
+
+
+class FloatRange(click.FloatRange):
+    """``click.FloatRange`` of finite numbers in ASCII digits: no bound holds for ``nan``."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number; a usage error that names the value."""
+        _check_ascii(self, value, param, ctx)
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a finite number", param, ctx)
+        return number
+
+
+def _check_ascii(
+    kind: "click.IntRange | click.FloatRange", value: Any, param: click.Parameter | None, ctx: click.Context | None
+) -> None:
+    if isinstance(value, str) and not value.isascii():
+        kind.fail(f"{value!r} is not a number in ASCII digits", param, ctx)
+
+
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -61,8 +89,8 @@ def size(low: int, high: int) -> Callable[[str], int]:
 def device_options(command: _Function) -> _Function:
     """``-d``, ``-i`` and ``-g``: which device, which port, which address."""
     for option in (
-        click.option("-g", "--gid-idx", "gid_index", type=click.IntRange(0, 255), help="Index of the local GID."),
-        click.option("-i", "--ib-port", "port", type=click.IntRange(1, 255), default=1, help="Port of the device."),
+        click.option("-g", "--gid-idx", "gid_index", type=IntRange(0, 255), help="Index of the local GID."),
+        click.option("-i", "--ib-port", "port", type=IntRange(1, 255), default=1, help="Port of the device."),
         click.option("-d", "--ib-dev", "device", metavar="DEV", help="Device: softverbs0, there is no other."),
     ):
         command = option(command)
@@ -71,7 +99,7 @@ def device_options(command: _Function) -> _Function:
 
 def tcp_port_option(command: _Function) -> _Function:
     """``-p``: where the server listens."""
-    kind = click.IntRange(1, 65535)
+    kind = IntRange(1, 65535)
     text = "TCP port of the server."
     return click.option("-p", "--port", "tcp_port", type=kind, default=18515, show_default=True, help=text)(command)
 
@@ -82,31 +110,23 @@ def pcap_option(command: _Function) -> _Function:
     return click.option("--pcap", type=kind, help="Capture every frame to this file, for tshark or Wireshark.")(command)
 
 
-def open_device(address: str | None = None, pcap: str | None = None, thread: bool = True) -> Device:
+def open_device(
+    address: str | None = None, pcap: str | None = None, thread: bool = True, chosen: str | None = None
+) -> Device:
     """The device of this command.
 
     :param address: IP address where ``SOFTVERBS_ADDRESS`` names none; None: a free one of 127.0.0.0/8
     :param pcap: capture file; None: as ``SOFTVERBS_PCAP`` says; empty: none
     :param thread: whether the device has a thread of its own
+    :param chosen: addresses that the command line names, which come before ``SOFTVERBS_ADDRESS``
     :raises Fault: if it cannot be opened
     """
-    from softverbs.device import Device
+    from softverbs.device import open_from_environment
 
-    environment = os.environ.get
-    addresses = environment("SOFTVERBS_ADDRESS") or address
     try:
-        return Device(
-            address=addresses.split(",") if addresses else None,
-            thread=thread,
-            options=environment("SOFTVERBS_OPTIONS", ""),
-            faults=environment("SOFTVERBS_FAULTS"),
-            pcap=(environment("SOFTVERBS_PCAP") if pcap is None else pcap) or None,
-        )
-    except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        raise Fault(f"cannot open a device: {where}{error.strerror or error}") from error
-    except ValueError as error:
-        raise Fault(f"cannot open a device: {error}") from error
+        return open_from_environment(chosen, pcap, address, thread)
+    except (OSError, ValueError) as error:
+        raise Fault(f"cannot open a device: {getattr(error, 'strerror', None) or error}") from error
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from softverbs.cli import pair, show
-from softverbs.cli.common import Fault, pcap_option
+from softverbs.cli.common import Fault, FloatRange, IntRange, pcap_option
 from softverbs.cli.demo_sides import BEHIND, WORD, Settings, receiver, sender
 from softverbs.pyverbs.libibverbs_enums import names_of
 
@@ -22,10 +22,10 @@ Found = dict[str, dict[str, Any]]
 
 
 @click.command("demo", context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("-n", "--writes", type=click.IntRange(1, _MOST), help="Writes. [default: 100000; uncompiled 2000]")
+@click.option("-n", "--writes", type=IntRange(1, _MOST), help="Writes. [default: 100000; uncompiled 2000]")
 @click.option(
     "--timeout",
-    type=click.FloatRange(1, 86400),
+    type=FloatRange(1, 86400),
     default=120.0,
     show_default=True,
     help="Time limit for everything, seconds.",

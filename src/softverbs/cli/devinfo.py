@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from softverbs.cli.common import MTUS, Fault, open_device, opened
+from softverbs.cli.common import MTUS, Fault, IntRange, open_device, opened
 from softverbs.links.base import address_of, is_ipv4
 from softverbs.pyverbs import libibverbs_enums as e
 
@@ -56,7 +56,7 @@ _MORE_LIMITS = [
 
 @click.command("devinfo", context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("-d", "--ib-dev", "device", metavar="DEV", help="Device: softverbs0, there is no other.")
-@click.option("-i", "--ib-port", "port", type=click.IntRange(1, 255), help="Only this port.")
+@click.option("-i", "--ib-port", "port", type=IntRange(1, 255), help="Only this port.")
 @click.option("-l", "--list", "names_only", is_flag=True, help="Only the names of the devices.")
 @click.option("-v", "--verbose", is_flag=True, help="Every attribute.")
 def command(device: str | None, port: int | None, names_only: bool, verbose: bool) -> None:

@@ -11,6 +11,8 @@ from softverbs.cli import perf_run
 from softverbs.cli.common import (
     MTUS,
     Fault,
+    FloatRange,
+    IntRange,
     device_options,
     mtu_code,
     open_device,
@@ -64,24 +66,20 @@ _LEAST = 10
 @click.option(
     "-n",
     "--iters",
-    type=click.IntRange(1, MAX_COUNT),
+    type=IntRange(1, MAX_COUNT),
     help="Operations. [default: 5000, of latency 1000; fewer of long ones]",
 )
-@click.option(
-    "-D", "--duration", type=click.FloatRange(0, min_open=True), help="Seconds, instead of a number of operations."
-)
+@click.option("-D", "--duration", type=FloatRange(0, min_open=True), help="Seconds, instead of a number of operations.")
 @click.option(
     "-t",
     "--tx-depth",
     "depth",
-    type=click.IntRange(1, MAX_DEPTH),
+    type=IntRange(1, MAX_DEPTH),
     default=128,
     show_default=True,
     help="Operations outstanding on each QP.",
 )
-@click.option(
-    "-q", "--qp", "qps", type=click.IntRange(1, MAX_QPS), default=1, show_default=True, help="QPs, for bandwidth."
-)
+@click.option("-q", "--qp", "qps", type=IntRange(1, MAX_QPS), default=1, show_default=True, help="QPs, for bandwidth.")
 @click.option("-m", "--mtu", type=click.Choice(MTUS), help="Path MTU, bytes. [default: what both ports carry]")
 @click.option("--busy", is_flag=True, help="The passive side of one-sided operations polls instead of sleeping.")
 @click.option("--bind", metavar="ADDRESS", help="Server: listen on this IP address only.")

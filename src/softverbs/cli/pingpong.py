@@ -12,6 +12,8 @@ import click
 from softverbs.cli.common import (
     MTUS,
     Fault,
+    FloatRange,
+    IntRange,
     device_options,
     mtu_code,
     open_device,
@@ -47,11 +49,11 @@ _NO_ADDRESS = Address(0, 0, 0, bytes(16))
 @device_options
 @click.option("-s", "--size", type=size_type(0, 1 << 30), default="4096", show_default=True, help="Bytes of a message.")
 @click.option("-m", "--mtu", type=click.Choice(MTUS), help="Path MTU, bytes; ud has none. [default: 1024]")
-@click.option("-q", "--num-qp", "qps", type=click.IntRange(1, SHARED_ADDRESSES - 1), help="QPs of srq. [default: 16]")
+@click.option("-q", "--num-qp", "qps", type=IntRange(1, SHARED_ADDRESSES - 1), help="QPs of srq. [default: 16]")
 @click.option(
     "-r",
     "--rx-depth",
-    type=click.IntRange(1, 1 << 20),
+    type=IntRange(1, 1 << 20),
     default=500,
     show_default=True,
     help="Receives to post at a time.",
@@ -59,18 +61,18 @@ _NO_ADDRESS = Address(0, 0, 0, bytes(16))
 @click.option(
     "-n",
     "--iters",
-    type=click.IntRange(1),
+    type=IntRange(1),
     default=1000,
     show_default=True,
     help="Messages each way; of srq's QPs in all.",
 )
-@click.option("-l", "--sl", type=click.IntRange(0, 15), default=0, help="Service level.")
+@click.option("-l", "--sl", type=IntRange(0, 15), default=0, help="Service level.")
 @click.option("-e", "--events", is_flag=True, help="Sleep on completion events instead of polling.")
 @click.option("-c", "--chk", is_flag=True, help="Check the data: always done, here for the sake of scripts.")
 @click.option("--bind", metavar="ADDRESS", help="Server: listen on this IP address only.")
 @click.option(
     "--timeout",
-    type=click.FloatRange(0),
+    type=FloatRange(0),
     help="Give up after so many seconds without a message; 0: never. [default: 60, of uc and ud 10]",
 )
 @pcap_option

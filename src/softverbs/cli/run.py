@@ -14,7 +14,7 @@ from contextlib import suppress
 import click
 
 from softverbs.cli import private_dev
-from softverbs.cli.common import open_device, pcap_option
+from softverbs.cli.common import Fault, open_device, pcap_option
 from softverbs.cli.private_dev import NOT_EXECUTABLE, NOT_FOUND
 from softverbs.server import driver
 from softverbs.server.server import Server
@@ -52,13 +52,15 @@ def command(address: str | None, pcap: str | None, dev: bool, program: str, argu
     the number of the signal that killed it. Signals are passed on. softverbs run bash gives a shell.
     """
     libraries = driver.folder()
-    if address is not None:
-        os.environ["SOFTVERBS_ADDRESS"] = address
     home = tempfile.mkdtemp(prefix="softverbs-")
     try:
-        with open_device(pcap=pcap, thread=False) as device:
+        with open_device(pcap=pcap, thread=False, chosen=address) as device:
             path = os.path.join(home, "socket")
-            server = Server(device, path)
+            try:
+                server = Server(device, path)
+            except OSError as error:
+                words = f"{path}, in the folder for temporary files (TMPDIR): {error.strerror or error}"
+                raise Fault(words) from error
             words = [program, *arguments]
             if dev:
                 words = _with_dev(home, words)

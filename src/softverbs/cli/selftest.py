@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import click
 
 from softverbs.cli import pair, show
-from softverbs.cli.common import Fault, pcap_option
+from softverbs.cli.common import Fault, FloatRange, IntRange, pcap_option
 from softverbs.cli.common import size as size_type
 from softverbs.cli.selftest_sides import Settings, keeper, mover
 
@@ -34,12 +34,10 @@ class _Step(NamedTuple):
 @click.option(
     "--piece", type=size_type(1, _MOST), default="64K", show_default=True, help="Bytes of each of many messages."
 )
-@click.option(
-    "--writes", type=click.IntRange(0, _MOST_WRITES), help="8-byte writes. [default: 1000000; uncompiled 20000]"
-)
+@click.option("--writes", type=IntRange(0, _MOST_WRITES), help="8-byte writes. [default: 1000000; uncompiled 20000]")
 @click.option(
     "--timeout",
-    type=click.FloatRange(1, 86400),
+    type=FloatRange(1, 86400),
     default=600.0,
     show_default=True,
     help="Time limit for everything, seconds.",

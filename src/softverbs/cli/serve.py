@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import stat
@@ -18,18 +19,24 @@ from softverbs.server.server import Server
 
 def _mode(text: str) -> int:
     """Permissions in octal digits."""
-    try:
-        value = int(str(text), 8)
-    except ValueError:
-        raise click.BadParameter(f"{text!r}: octal digits are expected, as in 660") from None
-    if not 0 <= value <= 0o777:
+    if not re.fullmatch("[0-7]+", str(text)):
+        raise click.BadParameter(f"{text!r}: octal digits are expected, as in 660")
+    value = int(str(text), 8)
+    if value > 0o777:
         raise click.BadParameter(f"{text} is out of range: 0 to 777")
     return value
 
 
 @click.command("serve", context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--socket", "path", required=True, metavar="PATH", help="The socket that is made.")
-@click.option("--mode", type=_mode, default="600", show_default=True, help="Its permissions: who may use the device.")
+@click.option(
+    "--mode",
+    type=_mode,
+    metavar="OCTAL",
+    default="600",
+    show_default=True,
+    help="Its permissions: who may use the device.",
+)
 @address_option
 @pcap_option
 def command(path: str, mode: int, address: str | None, pcap: str | None) -> None:
@@ -39,11 +46,12 @@ def command(path: str, mode: int, address: str | None, pcap: str | None) -> None
     """
     more_descriptors()
     libraries = driver.folder()
-    if address is not None:
-        os.environ["SOFTVERBS_ADDRESS"] = address
     _clear(path)
-    with open_device(pcap=pcap, thread=False) as device:
-        server = Server(device, path, mode)
+    with open_device(pcap=pcap, thread=False, chosen=address) as device:
+        try:
+            server = Server(device, path, mode)
+        except OSError as error:
+            raise _refused(path, error) from error
         before = {number: signal.signal(number, lambda *_: server.stop()) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             addresses = ", ".join(str(address_of(gid)) for gid in device.link.gids)
@@ -59,17 +67,23 @@ def command(path: str, mode: int, address: str | None, pcap: str | None) -> None
 def _clear(path: str) -> None:
     """Removes the socket of a server that is gone.
 
-    :raises Fault: somebody serves there, or it is no socket
+    :raises Fault: somebody serves there, it is no socket, or it cannot be looked at
     """
     try:
         if not stat.S_ISSOCK(os.stat(path).st_mode):
-            raise Fault(f"{path} is there, and is no socket")
-    except FileNotFoundError:
-        return
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
-        try:
+            raise Fault(f"--socket {path} is there, and is no socket")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
             probe.connect(path)
-        except ConnectionRefusedError:
-            os.unlink(path)
-            return
-    raise Fault(f"{path} is in use: somebody serves there")
+    except FileNotFoundError:
+        if os.path.islink(path):
+            raise Fault(f"--socket {path} is a link to {os.readlink(path)}, which is not there") from None
+    except ConnectionRefusedError:
+        os.unlink(path)
+    except (OSError, ValueError) as error:
+        raise _refused(path, error) from error
+    else:
+        raise Fault(f"--socket {path} is in use: somebody serves there")
+
+
+def _refused(path: str, error: Exception) -> Fault:
+    return Fault(f"--socket {path}: {getattr(error, 'strerror', None) or error}")

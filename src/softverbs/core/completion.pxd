@@ -100,6 +100,8 @@ cdef class CompletionQueue:
     cdef int64_t any_from
     cdef uint64_t solicited_word
     cdef int64_t solicited_from
+    cdef bint changed
+    cdef bint offends
     @cython.locals(due=int64_t)
     cdef void push(
         self, uint64_t wr_id, uint32_t status, uint32_t opcode, uint32_t qp_num, uint32_t byte_len, uint32_t imm,
@@ -115,6 +117,7 @@ cdef class CompletionQueue:
         self, uint64_t wr_id, uint32_t status, uint32_t opcode, uint32_t qp_num, uint32_t byte_len, uint32_t imm,
         uint32_t wc_flags, uint32_t src_qp, bint solicited, uint64_t frees, object reason
     ) except *
+    cdef int _note_change(self) except -1
     cdef bint _make_room(self) except -1
     cdef int _event_is_due(self, uint32_t count) except -1
     cpdef int64_t publish(self, int64_t now) except? -1
@@ -134,6 +137,7 @@ cdef class CompletionQueue:
     cpdef uint64_t count(self) except? 0
     @cython.locals(ring=Ring, old=Ring, index=uint64_t, reasons=dict)
     cpdef resize(self, object cqe)
+    cdef int publish_shared(self) except -1
     @cython.locals(tail=int64_t, before=int64_t)
     cdef int publish_tail(self) except -1
     @cython.locals(word=uint64_t)

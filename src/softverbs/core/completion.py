@@ -199,6 +199,9 @@ class CompletionQueue:
         self.any_from = 0
         self.solicited_word = 0
         self.solicited_from = 0
+        #: Whether the port knows that the program is to be told something; whether the program has broken the rules.
+        self.changed = False
+        self.offends = False
         self.handle = port.enter("completion queue", options.max_cq)
         if channel is not None:
             channel.users += 1
@@ -256,6 +259,8 @@ class CompletionQueue:
                 self._forget_reason()
         ring.tail += 1
         self.added += 1
+        if self.mapping != 0:
+            self._note_change()
         if status != WC_SUCCESS:
             self.failed += 1
         if solicited or status != WC_SUCCESS:
@@ -265,6 +270,12 @@ class CompletionQueue:
                 self._event_is_due(1)
         elif self.armed & ARMED_ANY and self.mapping == 0:
             self._event_is_due(1)
+
+    def _note_change(self) -> None:
+        """The program is to be told of the new tail, by the port."""
+        if not self.changed:
+            self.changed = True
+            self.port.changed_cqs.append(self)
 
     def _make_room(self) -> bool:
         """What happens to an entry that finds the queue full; whether there is room for it now."""
@@ -513,18 +524,22 @@ class CompletionQueue:
         store64(address + CQ_ARM_ANY, 0)
         store64(address + CQ_ARM_SOLICITED, 0)
         self.any_word = self.solicited_word = 0
+        self.offends = False
         self.published = self.ring.tail + 1
         self.publish_tail()
-        self.port.shared_cqs.append(self)
 
     def unshare(self) -> None:
         """The memory that is shared with a program is not touched any more."""
         if self.mapping:
             self.mapping = 0
             self.ring.restore()
-            if self in self.port.shared_cqs:
-                self.port.shared_cqs.remove(self)
             self.holder = None
+
+    def publish_shared(self) -> None:
+        """Tells the program what has changed, if it is still there."""
+        self.changed = False
+        if self.mapping:
+            self.publish_tail()
 
     def publish_tail(self) -> None:
         """Tells the program of new entries, behind everything else that it can see of them, and raises the event that
@@ -582,13 +597,14 @@ class CompletionQueue:
 
     def _see_head(self) -> None:
         """What the program has taken out, where it polls."""
-        if self.mapping == 0:
+        if self.mapping == 0 or self.offends:
             return
         ring = self.ring
         head = load_acquire64(self.mapping + CQ_HEAD)
         if ring.head <= head <= ring.tail:
             ring.head = head
         elif head > ring.tail or not self.flags & CQ_IGNORE_OVERRUN:
+            self.offends = True
             self.port.offend(self, f"completion queue {self.handle}: the index of what was polled is out of range")
 
     def _forget_reason(self) -> None:

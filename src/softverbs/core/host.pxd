@@ -22,7 +22,7 @@ cdef class Host:
     cdef readonly Far far
     cdef public object plan
     cdef readonly list addresses
-    cdef list free_addresses
+    cdef object free_addresses
     cdef list numbered
     cdef object free_numbers
     cdef readonly dict srqs
@@ -30,12 +30,12 @@ cdef class Host:
     cdef public uint64_t qkey_violations
     cdef public uint64_t no_receive
     cdef public uint64_t completions_lost
-    cdef readonly list shared_qps
-    cdef readonly list shared_srqs
-    cdef readonly list shared_cqs
+    cdef readonly list changed_qps
+    cdef readonly list changed_srqs
+    cdef readonly list changed_cqs
     cdef readonly list unplaced_counters
     cdef public uint64_t counts_lost
-    cdef readonly list offenders
+    cdef readonly dict offenders
     cpdef int new_handle(self)
     cpdef int enter(self, object kind, int limit) except? 0
     cpdef leave(self, object kind)

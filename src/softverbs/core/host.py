@@ -45,7 +45,7 @@ class Host:
         self.plan: Any = None
         #: Address handles by handle; 0 is none.
         self.addresses: list[Any] = [None]
-        self.free_addresses: list[int] = []
+        self.free_addresses: deque[int] = deque()
         #: Send queues whose slots are free when a completion is polled, by number; 0 is none.
         self.numbered: list[Any] = [None]
         self.free_numbers: deque[int] = deque()
@@ -57,15 +57,15 @@ class Host:
         self.no_receive = 0
         #: Completions that found their queue full.
         self.completions_lost = 0
-        #: Queues in memory that is shared with a program in another process.
-        self.shared_qps: list[Any] = []
-        self.shared_srqs: list[Any] = []
-        self.shared_cqs: list[Any] = []
+        #: Of the queues in memory that is shared with programs, those whose program is to be told something.
+        self.changed_qps: list[Any] = []
+        self.changed_srqs: list[Any] = []
+        self.changed_cqs: list[Any] = []
         #: Completion counters whose counts are to be stored in a program's memory; and how many cannot be any more.
         self.unplaced_counters: list[Any] = []
         self.counts_lost = 0
         #: Of the queues, those whose program has put there what cannot be, and what: whoever serves it takes them out.
-        self.offenders: list[tuple[Any, str]] = []
+        self.offenders: dict[Any, str] = {}
 
     def new_handle(self) -> int:
         """A number that no other object of the device has, or has had."""
@@ -102,7 +102,7 @@ class Host:
     def remove_address(self, handle: Any) -> None:
         """An address handle is gone. Its place is not given away soon, so that a late user is noticed."""
         self.addresses[handle.handle] = None
-        self.free_addresses.insert(0, handle.handle)
+        self.free_addresses.appendleft(handle.handle)
         self.leave("address handle")
 
     def enter_ring(self, ring: Ring) -> None:
@@ -143,11 +143,8 @@ class Host:
         self.leave("SRQ")
 
     def offend(self, element: Any, reason: str) -> None:
-        """A program breaks the rules of the memory that it shares: nobody looks at that any more."""
-        for elements in (self.shared_qps, self.shared_srqs, self.shared_cqs):
-            if element in elements:
-                elements.remove(element)
-                self.offenders.append((element, reason))
+        """A program breaks the rules of the memory that it shares with the device."""
+        self.offenders.setdefault(element, reason)
 
     def drive(self) -> None:
         """Makes progress on behalf of an application that polls. The lock is held."""

@@ -121,7 +121,7 @@ def _parse_value(name: str, value: str) -> object:
     if name not in _RANGES:
         return value
     try:
-        return int(value, 0)
+        return int(value if value.isascii() else "", 0)  # int takes the digits of every script
     except ValueError:
         raise PyverbsUserError(f"option {name}={value!r}: not a number") from None
 

@@ -8,6 +8,7 @@ from softverbs.core.egress cimport ICRC_SIZE, Egress, Path
 from softverbs.core.headers cimport bth_dest_qpn, bth_opcode, bth_pad, bth_pkey, bth_version
 from softverbs.core.host cimport Host
 from softverbs.core.icrc cimport IcrcPath
+from softverbs.core.marks cimport LINE, Marks
 from softverbs.core.opcodes cimport (
     BTH_LENGTH,
     EXPLAIN,
@@ -60,14 +61,16 @@ cdef class Port(Host):
     cdef Egress egress
     cdef int flushed
     cdef list table
-    cdef list free_qps
+    cdef object free_qps
     cdef uint32_t qp_tag
-    cdef readonly list live
+    cdef readonly dict live
+    cdef readonly list timed
+    cdef readonly dict programs
     cdef QueuePair first_ready
     cdef QueuePair last_ready
     cdef int64_t timer_due
     cdef int64_t counter_due
-    cdef list late_counters
+    cdef dict late_counters
     cdef list overrun
     cdef readonly object events
     cdef public object on_event
@@ -85,6 +88,7 @@ cdef class Port(Host):
     cdef int64_t last_drive
     cdef int64_t last_look
     cdef int64_t last_heard
+    cdef readonly uint64_t looks
     cdef public object log
 
     @cython.locals(work=int)
@@ -129,21 +133,29 @@ cdef class Port(Host):
     @cython.locals(qp=QueuePair)
     cdef _stop_overrun_queues(self)
     cpdef delay_counter(self, object counter)
-    @cython.locals(due=int64_t, kept=list)
+    @cython.locals(due=int64_t, kept=dict)
     cdef _publish_counters(self)
     @cython.locals(due=int64_t)
-    cdef void _note_deadline(self, QueuePair qp) noexcept
-    @cython.locals(qp=QueuePair, due=int64_t)
+    cdef int _note_deadline(self, QueuePair qp) except -1
+    @cython.locals(qp=QueuePair, due=int64_t, waiting=list, index=Py_ssize_t)
     cdef void _run_timers(self) except *
     @cython.locals(work=int64_t, heard=int)
+    cpdef enter_program(self, Marks marks)
+    cpdef leave_program(self, Marks marks)
     cpdef int64_t serve(self, int looks, bint link) except -1
     cpdef int64_t take_shared(self) except -1
-    @cython.locals(taken=int64_t, index=Py_ssize_t, qp=QueuePair, srq=SharedReceiveQueue)
+    @cython.locals(taken=int64_t, marks=Marks)
     cdef int64_t _take_posted(self) except -1
+    @cython.locals(taken=int64_t, found=uint64_t, number=int64_t)
+    cdef int64_t _take_marked(self, Marks marks, int64_t first) except -1
+    @cython.locals(qp=QueuePair, srq=SharedReceiveQueue)
+    cdef int64_t _take_from(self, object queue) except -1
     @cython.locals(counter=CompCntr, qp=QueuePair, srq=SharedReceiveQueue, cq=CompletionQueue)
     cpdef publish_shared(self)
     cpdef uint32_t enter_qp(self, object qp, int number) except? 0
     cpdef remove_qp(self, object qp)
+    @cython.locals(index=uint32_t, found=QueuePair)
+    cpdef QueuePair qp(self, uint32_t number)
     cpdef object path_to(self, object vector)
     cpdef attach_mcast(self, object qp, bytes gid)
     cpdef detach_mcast(self, object qp, bytes gid)

@@ -28,6 +28,7 @@ if not cython.compiled:
     from softverbs.core.headers import bth_dest_qpn, bth_opcode, bth_pad, bth_pkey, bth_version
     from softverbs.core.host import Host
     from softverbs.core.icrc import IcrcPath
+    from softverbs.core.marks import LINE, Marks
     from softverbs.core.opcodes import (
         BTH_LENGTH,
         EXPLAIN,
@@ -113,15 +114,19 @@ class Port(Host):
         self.egress = Egress()
         self.flushed = 0
         self.table: list[QueuePair | None] = [None] * FIRST_QP
-        self.free_qps: list[int] = []
+        self.free_qps: deque[int] = deque()
         self.qp_tag = seed & 0xFF
-        self.live: list[QueuePair] = []
+        #: The queue pairs that there are, oldest first, and those of them that wait for time.
+        self.live: dict[QueuePair, None] = {}
+        self.timed: list[QueuePair] = []
+        #: Where programs in other processes mark what they have posted to.
+        self.programs: dict[Marks, None] = {}
         # Queue pairs that have something to do: a chain, which costs no memory.
         self.first_ready: QueuePair | None = None
         self.last_ready: QueuePair | None = None
         self.timer_due = 0
         self.counter_due = 0
-        self.late_counters: list[Any] = []
+        self.late_counters: dict[Any, None] = {}
         self.overrun: list[CompletionQueue] = []
         self.events: deque[tuple[int, object]] = deque()
         self.on_event: Callable[[int, object], None] | None = None
@@ -143,6 +148,8 @@ class Port(Host):
         #: When ``serve`` last looked at the link, and when something came from there.
         self.last_look = 0
         self.last_heard = 0
+        #: How often a queue of a program was looked at.
+        self.looks = 0
         self.log: Callable[[str], None] | None = None
         self.active_mtu = largest_mtu(link.mtu)
 
@@ -242,6 +249,7 @@ class Port(Host):
             if not qp.closed:
                 if qp.pump(self.egress, self.now):
                     self.schedule(qp)
+                qp.note_change()
                 self._note_deadline(qp)
             qp = following
 
@@ -439,6 +447,7 @@ class Port(Host):
     def schedule(self, qp: QueuePair) -> None:
         """A queue pair has something to do."""
         pair: QueuePair = qp
+        pair.note_change()
         if not pair.scheduled:
             pair.scheduled = True
             last = self.last_ready
@@ -480,36 +489,60 @@ class Port(Host):
 
     def delay_counter(self, counter: Any) -> None:
         """A counter, or a completion queue, has something that becomes visible later."""
-        if counter not in self.late_counters:
-            self.late_counters.append(counter)
+        self.late_counters[counter] = None
         self.counter_due = self.now if self.now > 0 else 1
         self._ring()
 
     def _publish_counters(self) -> None:
         self.counter_due = 0
-        kept = []
+        kept: dict[Any, None] = {}
         for counter in self.late_counters:
             due = counter.publish(self.now)
             if due >= 0:
-                kept.append(counter)
+                kept[counter] = None
                 if self.counter_due == 0 or due < self.counter_due:
                     self.counter_due = due
         self.late_counters = kept
 
     def _note_deadline(self, qp: QueuePair) -> None:
         due = qp.next_deadline()
-        if due != 0 and (self.timer_due == 0 or due < self.timer_due):
-            self.timer_due = due
+        if due != 0:
+            if self.timer_due == 0 or due < self.timer_due:
+                self.timer_due = due
+            if not qp.timed:
+                qp.timed = True
+                self.timed.append(qp)
 
     def _run_timers(self) -> None:
+        """Lets those queue pairs go on whose time has come. Those that wait for nothing are forgotten."""
         self.timer_due = 0
-        for qp in list(self.live):
-            due = qp.next_deadline()
-            if due != 0 and self.now >= due:
-                qp.on_timer(self.now)
-            self._note_deadline(qp)
+        waiting = self.timed
+        self.timed = []
+        index = 0
+        try:
+            while index < len(waiting):
+                qp: QueuePair = waiting[index]
+                index += 1
+                qp.timed = False
+                if not qp.closed:
+                    due = qp.next_deadline()
+                    if due != 0 and self.now >= due:
+                        qp.on_timer(self.now)
+                    self._note_deadline(qp)
+        finally:
+            if index < len(waiting):  # it has failed for one of them
+                self.timed += waiting[index:]
+                self.timer_due = self.now
 
     # -- queues in memory that is shared with programs in other processes
+
+    def enter_program(self, marks: Marks) -> None:
+        """A program shares queues from now on, and marks what it posts to."""
+        self.programs[marks] = None
+
+    def leave_program(self, marks: Marks) -> None:
+        """A program is gone. Twice does nothing."""
+        self.programs.pop(marks, None)
 
     def serve(self, looks: int, link: bool) -> int:
         """A turn of a server: takes what programs have posted, does what follows, and tells them; how much was done.
@@ -555,17 +588,38 @@ class Port(Host):
 
     def _take_posted(self) -> int:
         taken = 0
-        index = len(self.shared_qps)
-        while index > 0:  # from behind, since one that offends is taken out
-            index -= 1
-            qp: QueuePair = self.shared_qps[index]
-            taken += qp.take_shared()
-        index = len(self.shared_srqs)
-        while index > 0:
-            index -= 1
-            srq: SharedReceiveQueue = self.shared_srqs[index]
-            taken += srq.take_shared()
+        for program in self.programs:
+            marks: Marks = program
+            if marks.is_set():
+                taken += self._take_marked(marks, 0)
         return taken
+
+    def _take_marked(self, marks: Marks, first: int) -> int:
+        """Takes what was posted to the queues that are marked in a line, and in the lines below it."""
+        taken = 0
+        found = marks.clear(first)
+        number = first
+        while found != 0:
+            if found & 1:
+                self.looks += 1
+                try:
+                    taken += self._take_from(marks.queues[number])
+                    taken += self._take_marked(marks, LINE * (number + 1))
+                except BaseException:  # what was not looked at still is to be
+                    marks.restore(number, found)
+                    raise
+            found >>= 1
+            number += 1
+        return taken
+
+    def _take_from(self, queue: Any) -> int:
+        if isinstance(queue, QueuePair):
+            qp: QueuePair = queue
+            return qp.take_shared()
+        if isinstance(queue, SharedReceiveQueue):
+            srq: SharedReceiveQueue = queue
+            return srq.take_shared()
+        return 0  # it has gone
 
     def publish_shared(self) -> None:
         """Tells programs what has happened: what counters say, which slots are free again, and then what has completed.
@@ -578,15 +632,21 @@ class Port(Host):
                 counter: CompCntr = element
                 counter.place()
             self.unplaced_counters.clear()
-        for pair in self.shared_qps:
-            qp: QueuePair = pair
-            qp.publish_shared()
-        for queue in self.shared_srqs:
-            srq: SharedReceiveQueue = queue
-            srq.publish()
-        for queue in self.shared_cqs:
-            cq: CompletionQueue = queue
-            cq.publish_tail()
+        if self.changed_qps:
+            for pair in self.changed_qps:
+                qp: QueuePair = pair
+                qp.publish_shared()
+            self.changed_qps.clear()
+        if self.changed_srqs:
+            for queue in self.changed_srqs:
+                srq: SharedReceiveQueue = queue
+                srq.publish_shared()
+            self.changed_srqs.clear()
+        if self.changed_cqs:
+            for queue in self.changed_cqs:
+                cq: CompletionQueue = queue
+                cq.publish_shared()
+            self.changed_cqs.clear()
 
     # -- control
 
@@ -599,13 +659,13 @@ class Port(Host):
             return self._enter_special_qp(qp, number)
         self.enter("queue pair", self.options.max_qp)
         if self.free_qps:
-            index = self.free_qps.pop(0)
+            index = self.free_qps.popleft()
         else:
             index = len(self.table)  # of 16 bits, since max_qp is limited
             self.table.append(None)
         self.qp_tag = (self.qp_tag + 1) & 0xFF
         self.table[index] = qp
-        self.live.append(qp)
+        self.live[qp] = None
         return (self.qp_tag << 16) | index
 
     def _enter_special_qp(self, qp: QueuePair, number: int) -> int:
@@ -613,7 +673,7 @@ class Port(Host):
             raise PyverbsRDMAError(f"QP {number} is in use, or not for management", errno.EBUSY)
         self.enter("queue pair", self.options.max_qp)
         self.table[number] = qp
-        self.live.append(qp)
+        self.live[qp] = None
         return number
 
     def remove_qp(self, qp: QueuePair) -> None:
@@ -622,10 +682,18 @@ class Port(Host):
         self.table[index] = None
         if index >= FIRST_QP:
             self.free_qps.append(index)
-        self.live.remove(qp)
+        del self.live[qp]
         if self.placing is qp:
             self.placing = None
         self.leave("queue pair")
+
+    def qp(self, number: int) -> "QueuePair | None":
+        """The queue pair that has this number, or None."""
+        index = number & INDEX_BITS
+        if index >= len(self.table):
+            return None
+        found: QueuePair | None = self.table[index]
+        return found if found is not None and found.qp_num == number else None
 
     def path_to(self, vector: AddressVector) -> Path:
         """The path to an address vector.

@@ -20,6 +20,7 @@ from softverbs.core.egress cimport Egress, Path
 from softverbs.core.halves cimport build_requester, build_responder
 from softverbs.core.headers cimport bth_ack_request, bth_pad, bth_psn, bth_solicited
 from softverbs.core.host cimport Host
+from softverbs.core.marks cimport Marks
 from softverbs.core.memory cimport raw_store32 as store32, view
 from softverbs.core.opcodes cimport (
     ATOMIC,
@@ -64,6 +65,7 @@ cdef class QueuePair:
     cdef readonly uint32_t handle
     cdef readonly int state
     cdef public bint scheduled
+    cdef public bint timed
     cdef public QueuePair next_ready
     cdef readonly bint closed
     cdef public object user
@@ -89,6 +91,9 @@ cdef class QueuePair:
     cdef readonly uintptr_t mapping
     cdef int published_state
     cdef object holder
+    cdef Marks marks
+    cdef readonly int64_t mark
+    cdef bint changed
     cdef readonly Requester requester
     cdef readonly Responder responder
 
@@ -104,6 +109,9 @@ cdef class QueuePair:
     cpdef list rings(self)
     cpdef post_recv(self, RecvWR wr)
     cdef void _post_recv(self, RecvWR wr) except *
+    cdef int _offend(self, object reason) except -1
+    cdef int _unmark(self) except -1
+    cdef int note_change(self) except -1
     cpdef void publish_shared(self) except *
     @cython.locals(taken=int64_t, waiting=int64_t)
     cpdef int64_t take_shared(self) except -1

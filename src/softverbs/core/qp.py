@@ -66,6 +66,7 @@ if not cython.compiled:
     from softverbs.core.halves import build_requester, build_responder
     from softverbs.core.headers import bth_ack_request, bth_pad, bth_psn, bth_solicited
     from softverbs.core.host import Host
+    from softverbs.core.marks import Marks
     from softverbs.core.memory import store32, view
     from softverbs.core.opcodes import (
         ATOMIC,
@@ -147,6 +148,7 @@ class QueuePair:
         self.groups: list[bytes] = []
         self.state = QPS_RESET
         self.scheduled = False
+        self.timed = False
         self.next_ready: QueuePair | None = None
         self.closed = False
         self.user: Any = None
@@ -167,6 +169,11 @@ class QueuePair:
         self.mapping = 0
         self.published_state = -1
         self.holder: object = None
+        #: Where that program marks what it has posted to, and as what; whether the port knows that it is to be told
+        #: something.
+        self.marks: Marks | None = None
+        self.mark = 0
+        self.changed = False
         # An XRC target gets one with each request.
         self.connection = Connection(port, port.regions, pd, 0)  # type: ignore[arg-type]
         self.connection.transport = self.transport
@@ -271,6 +278,7 @@ class QueuePair:
         """There may be new send work requests."""
         if self.state >= QPS_SQE:
             self.requester.flush(f"the queue pair is in the state {STATE_NAMES[self.state]}")
+            self.note_change()
         else:
             self.port.schedule(self)
 
@@ -319,15 +327,19 @@ class QueuePair:
         size = RING_HEADER + own[0].block.size
         return int(size if len(own) == 1 else (size + 63 & ~63) + own[1].block.size)
 
-    def share(self, address: int, holder: object) -> None:
+    def share(self, address: int, holder: object, marks: Marks) -> None:
         """From now on a program posts through memory that it shares with the device.
 
         :param address: of ``mapped_size`` bytes of writable memory
         :param holder: kept alive as long as it is used
-        :raises PyverbsRDMAError: EINVAL where it is not aligned to 64 bytes
+        :param marks: where the program marks that it has posted something, as ``mark``
+        :raises PyverbsRDMAError: EINVAL where the memory is not aligned to 64 bytes, ENOMEM where the program has too
+            many queues
         """
         check_mapping(address)
         self.unshare()
+        self.mark = marks.enter(self)
+        self.marks = marks
         self.holder = holder
         self.mapping = address
         slots = address + RING_HEADER
@@ -336,7 +348,6 @@ class QueuePair:
             self.receives.map(address, slots + self.sends.ring.block.size + 63 & ~63)
         self.published_state = -1
         self.publish_shared()
-        self.port.shared_qps.append(self)
 
     def unshare(self) -> None:
         """The memory that is shared with a program is not touched any more."""
@@ -345,12 +356,31 @@ class QueuePair:
             self.sends.map(0, 0)
             if self.receives is not None and not self.receives.shared:
                 self.receives.map(0, 0)
-            if self in self.port.shared_qps:
-                self.port.shared_qps.remove(self)
+            self._unmark()
             self.holder = None
+
+    def _unmark(self) -> None:
+        """What the program posts is not looked at any more."""
+        if self.marks is not None:
+            self.marks.leave(self.mark)
+            self.marks = None
+
+    def _offend(self, reason: str) -> None:
+        """The program breaks the rules of the memory that it shares: nobody looks at that any more."""
+        self._unmark()
+        self.port.offend(self, f"QP {self.qp_num:#x}: {reason}")
+
+    def note_change(self) -> None:
+        """There may be something to tell the program: the port does it when it tells programs what has happened."""
+        if self.mapping != 0 and not self.changed:
+            self.changed = True
+            self.port.changed_qps.append(self)
 
     def publish_shared(self) -> None:
         """Tells the program which slots are free again, and the state."""
+        self.changed = False
+        if self.mapping == 0:
+            return
         self.sends.publish()
         if self.receives is not None and self.receives.mapping and not self.receives.shared:
             self.receives.publish()
@@ -382,9 +412,10 @@ class QueuePair:
 
     def _take_sends(self, waiting: int) -> int:
         if waiting < 0:
-            self.port.offend(self, f"QP {self.qp_num:#x}: the index of its sends is out of range")
+            self._offend("the index of its sends is out of range")
             return 0
         if self.state < QPS_RTS:  # the program knows: it was moved here while it posted
+            self.note_change()
             self.sends.skip(waiting)
             self.requester.reset(self.requester.psn)
             return 0
@@ -394,15 +425,16 @@ class QueuePair:
 
     def _take_receives(self, receives: ReceiveQueue, waiting: int) -> int:
         if waiting < 0:
-            self.port.offend(self, f"QP {self.qp_num:#x}: the index of its receives is out of range")
+            self._offend("the index of its receives is out of range")
             return 0
         if self.state == QPS_RESET:
-            receives.skip(waiting)
+            receives.skip(waiting)  # which tells the program
             return 0
         if not receives.take(waiting):
-            self.port.offend(self, f"QP {self.qp_num:#x}: more receive elements than max_recv_sge")
+            self._offend("more receive elements than max_recv_sge")
         if self.state == QPS_ERR:
             self.responder.flush("the queue pair is in the state ERR")
+            self.note_change()
         return waiting
 
     # -- the port's side
@@ -501,6 +533,7 @@ class QueuePair:
                 self.enter_error(reason)
             else:
                 self.state = QPS_SQE
+                self.note_change()
                 self.requester.flush(reason)
         elif self.responder.failed:
             if not self.refusing:
@@ -524,6 +557,7 @@ class QueuePair:
         """The state ERR: every work request that is left is flushed, once, in order."""
         is_new = self.state != QPS_ERR
         self.state = QPS_ERR
+        self.note_change()
         self.requester.flush(reason)
         self.responder.flush(reason)
         if not self.responder.failed:  # else a NAK follows the answers to what came before

@@ -60,7 +60,7 @@ cdef class MemoryRegion:
 cdef class Regions:
     cdef readonly uint32_t limit
     cdef list entries
-    cdef list free
+    cdef object free
     cdef uint32_t tag
     cdef readonly uint32_t active
     cdef readonly int windows

@@ -10,6 +10,7 @@ Entries that are not plain memory have a ``limit`` of 0, so that the range check
 """
 
 import errno
+from collections import deque
 from typing import Any
 
 try:
@@ -158,7 +159,7 @@ class Regions:
         """
         self.limit = limit
         self.entries: list[MemoryRegion | None] = [None]
-        self.free: list[int] = []
+        self.free: deque[int] = deque()
         self.tag = seed & 0xFF
         self.active = 0
         self.windows = 0
@@ -583,7 +584,7 @@ class Regions:
 
     def _leave(self, entry: MemoryRegion) -> None:
         self.entries[entry.handle] = None
-        self.free.insert(0, entry.handle)
+        self.free.appendleft(entry.handle)
         self.active -= 1
         entry.handle = 0
         entry.valid = False

@@ -3,6 +3,7 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
 from softverbs.core.completion cimport CompletionQueue
 from softverbs.core.constants cimport EVENT_SRQ_LIMIT_REACHED
 from softverbs.core.host cimport Host
+from softverbs.core.marks cimport Marks
 from softverbs.core.memory cimport (
     raw_copy as copy,
     raw_load32 as load32,
@@ -62,6 +63,9 @@ cdef class SharedReceiveQueue(ReceiveQueue):
     cdef public object user
     cdef readonly bint closed
     cdef object holder
+    cdef Marks marks
+    cdef readonly int64_t mark
+    cdef bint changed
     cdef readonly uint32_t srq_num
     cdef readonly uint32_t handle
 
@@ -69,5 +73,8 @@ cdef class SharedReceiveQueue(ReceiveQueue):
     cpdef list rings(self)
     @cython.locals(waiting=int64_t)
     cpdef int64_t take_shared(self) except -1
+    cdef int _offend(self, object reason) except -1
+    cdef int _unmark(self) except -1
+    cdef int publish_shared(self) except -1
     @cython.locals(old=Ring, ring=Ring, index=uint64_t)
     cdef void _resize(self, uint32_t max_wr) except *

@@ -14,6 +14,7 @@ if not cython.compiled:
     from softverbs.core.completion import CompletionQueue
     from softverbs.core.constants import EVENT_SRQ_LIMIT_REACHED
     from softverbs.core.host import Host
+    from softverbs.core.marks import Marks
     from softverbs.core.memory import copy, load32, store32, store64
     from softverbs.core.regions import ProtectionDomain
     from softverbs.core.rings import (
@@ -196,7 +197,11 @@ class SharedReceiveQueue(ReceiveQueue):
         self.users = 0
         self.user: Any = None
         self.closed = False
+        #: As of a queue pair: the memory's owner, the program's marks, and whether it is to be told something.
         self.holder: object = None
+        self.marks: Marks | None = None
+        self.mark = 0
+        self.changed = False
         self.srq_num = port.enter_srq(self)
         self.handle = self.srq_num
         pd.use(1)
@@ -230,26 +235,45 @@ class SharedReceiveQueue(ReceiveQueue):
         """Bytes of the memory that ``share`` wants: header and slots (``rings``)."""
         return RING_HEADER + self.ring.block.size
 
-    def share(self, address: int, holder: object) -> None:
+    def share(self, address: int, holder: object, marks: Marks) -> None:
         """From now on a program posts through memory that it shares with the device.
 
         :param address: of ``mapped_size`` bytes of writable memory
         :param holder: kept alive as long as it is used
-        :raises PyverbsRDMAError: EINVAL where it is not aligned to 64 bytes
+        :param marks: where the program marks that it has posted something, as ``mark``
+        :raises PyverbsRDMAError: EINVAL where the memory is not aligned to 64 bytes, ENOMEM where the program has too
+            many queues
         """
         check_mapping(address)
         self.unshare()
+        self.mark = marks.enter(self)
+        self.marks = marks
         self.holder = holder
         self.map(address, address + RING_HEADER)
-        self.port.shared_srqs.append(self)
 
     def unshare(self) -> None:
         """The memory that is shared with a program is not touched any more."""
         if self.mapping:
             self.map(0, 0)
-            if self in self.port.shared_srqs:
-                self.port.shared_srqs.remove(self)
+            self._unmark()
             self.holder = None
+
+    def _unmark(self) -> None:
+        """What the program posts is not looked at any more."""
+        if self.marks is not None:
+            self.marks.leave(self.mark)
+            self.marks = None
+
+    def _offend(self, reason: str) -> None:
+        """The program breaks the rules of the memory that it shares: nobody looks at that any more."""
+        self._unmark()
+        self.port.offend(self, f"SRQ {self.handle:#x}: {reason}")
+
+    def publish_shared(self) -> None:
+        """Tells the program which slots are free again."""
+        self.changed = False
+        if self.mapping:
+            self.publish()
 
     def take_shared(self) -> int:
         """Takes what the program has posted; how many work requests."""
@@ -257,14 +281,17 @@ class SharedReceiveQueue(ReceiveQueue):
         if waiting == 0:
             return 0
         if waiting < 0:
-            self.port.offend(self, f"SRQ {self.handle:#x}: the index of its receives is out of range")
+            self._offend("the index of its receives is out of range")
             return 0
         if not self.take(waiting):
-            self.port.offend(self, f"SRQ {self.handle:#x}: more scatter/gather elements than max_sge, {self.max_sge}")
+            self._offend(f"more scatter/gather elements than max_sge, {self.max_sge}")
         return waiting
 
     def taken(self) -> None:
         """Raises SRQ_LIMIT_REACHED, once, where fewer work requests than the armed limit are left (IBA 10.2.9.2)."""
+        if self.mapping != 0 and not self.changed:
+            self.changed = True
+            self.port.changed_srqs.append(self)
         if self.limit and self.ring.tail - self.ring.head < self.limit:
             self.limit = 0
             self.port.raise_event(EVENT_SRQ_LIMIT_REACHED, self)

@@ -24,7 +24,7 @@ _SIZES = {"": 1, "B": 1}
 for _power, _letter in enumerate("KMGT", 1):
     _SIZES |= {_letter: 1024**_power, f"{_letter}iB": 1024**_power, f"{_letter}B": 1000**_power}
 _SIZE_UNITS = {unit.lower(): factor for unit, factor in _SIZES.items()}
-_NUMBER_AND_UNIT = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([A-Za-z]*)")
+_NUMBER_AND_UNIT = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([A-Za-z]*)", re.ASCII)
 _BOUND = 1 << 64
 
 
@@ -49,8 +49,15 @@ class Amount(NamedTuple):
         return f"{self.number} {COUNTED[self.unit] if self.number == 1 else self.unit}"
 
 
+def _ascii(text: str) -> str:
+    """The text of a number: Python's own conversions take the digits of every script."""
+    if not text.isascii():
+        raise ValueError
+    return text
+
+
 def _whole(text: str, low: int) -> int:
-    number = int(text, 0)
+    number = int(_ascii(text), 0)
     if not low <= number < _BOUND:
         raise ValueError
     return number
@@ -119,7 +126,7 @@ def named(what: str, names: dict[str, int], prefix: str) -> Value:
 
     def parse(text: str) -> str:
         name = text.upper().removeprefix("IBV_").removeprefix(prefix)
-        if text.isdecimal():
+        if text.isascii() and text.isdecimal():
             name = next((each for each, number in names.items() if number == int(text)), text)
         if name not in names:
             raise ValueError
@@ -130,7 +137,7 @@ def named(what: str, names: dict[str, int], prefix: str) -> Value:
 
 def _parse_errno(text: str) -> int:
     numbers = {name: number for number, name in errno.errorcode.items()}
-    number = numbers.get(text.upper(), 0) if text[:1].isalpha() else int(text)
+    number = numbers.get(text.upper(), 0) if text[:1].isalpha() else int(_ascii(text))
     if number not in errno.errorcode:
         raise ValueError
     return number
@@ -141,7 +148,7 @@ def _parse_number_or(words: tuple[str, ...]) -> Callable[[str], Any]:
 
 
 def _probability(text: str) -> float:
-    number = float(text)
+    number = float(_ascii(text))
     if math.isnan(number) or not 0 <= number <= 1:
         raise ValueError
     return number

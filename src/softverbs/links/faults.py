@@ -343,6 +343,8 @@ def parse_faults(text: str) -> FaultOptions:
             raise ValueError(f"there is no fault {key!r}; known are {', '.join(_PARSERS)}")
         convert, what = _PARSERS[key]
         try:
+            if not value.isascii():  # Python's conversions take the digits of every script
+                raise ValueError
             options[key] = convert(value)
         except (ValueError, OverflowError):
             raise ValueError(f"{key} is {what}, not {value!r}") from None

@@ -259,7 +259,11 @@ def largest_payload(sock: socket.socket) -> int:
     name = interface_of(str(source[0]).partition("%")[0])
     if name is None:  # such as 127.0.0.5, which no list of addresses shows: ask the way to itself
         with socket.socket(sock.family, socket.SOCK_DGRAM) as probe:
-            probe.connect(source)
+            try:
+                probe.connect(source)
+            except PermissionError as error:
+                words = f"{source[0]} is a broadcast address, not that of one machine"
+                raise OSError(error.errno, words) from None
             level, option = (
                 (socket.IPPROTO_IP, IP_MTU) if sock.family == socket.AF_INET else (socket.IPPROTO_IPV6, IPV6_MTU)
             )

@@ -19,6 +19,7 @@ from softverbs.core.errors import PyverbsRDMAError
 from softverbs.core.limits import DEFAULT_PKEY, MAX_RD_ATOMIC
 from softverbs.pyverbs import libibverbs_enums as e
 from softverbs.pyverbs import librdmacm_enums as ce
+from softverbs.server._domains import Target
 from softverbs.server._qp_commands import ah_attr_of
 from softverbs.server._registry import handles
 from softverbs.server.session import MOST_RECORDS, Entry, Session
@@ -215,12 +216,10 @@ def _wanted(session: Session, request: Values) -> tuple[Identity, Param]:
 
 def _has_qp(session: Session, number: int) -> bool:
     """Whether a queue pair belongs to the process of a session, which may have opened the device more than once."""
-    for other in session.server.sessions:
-        if other.pid == session.pid:
-            for entry in other.entries.values():
-                if entry.kind == "QP" and getattr(entry.core, "core", entry.core).qp_num == number:
-                    return True
-    return False
+    qp = session.port.qp(number)
+    owner = qp.user if qp is not None else None
+    entries = owner.entries if isinstance(owner, Target) else [owner]
+    return any(isinstance(entry, Entry) and entry.session.pid == session.pid for entry in entries)
 
 
 def _param_values(event: Event) -> Values:

@@ -9,9 +9,10 @@ from typing import Any
 from softverbs.core import spaces
 from softverbs.core.errors import PyverbsRDMAError
 from softverbs.core.limits import DEFAULT_PKEY, MAX_PKEYS
+from softverbs.core.marks import Marks
 from softverbs.pyverbs import _device_query as query
 from softverbs.server import abi
-from softverbs.server._layout import CONTROL, PURPOSES
+from softverbs.server._layout import CONTROL, MARKS_SIZE, PURPOSES
 from softverbs.server._memory import SharedMemory
 from softverbs.server._planned import show_asks
 from softverbs.server._registry import handles
@@ -59,6 +60,7 @@ def _begin(session: Session) -> None:
         undo.pop_all()
     ours.setblocking(False)
     session.events, session.control, session.doorbell = ours, control, doorbell
+    session.marks = Marks(control.address + CONTROL["CONTROL_MARKS"], MARKS_SIZE, control)
     session.pass_on(control)
     session.passing += [passed, theirs.detach()]
     try:
@@ -66,7 +68,7 @@ def _begin(session: Session) -> None:
     except OSError as error:
         session.end(f"its doorbell cannot be watched: {error.strerror}")
         raise
-    session.say_awake(session.server.awake)
+    session.server.look_at(session)
     show_asks(session)
 
 

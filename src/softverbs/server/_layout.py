@@ -1,6 +1,8 @@
 """Where things are in the memory that the device shares with a program. The queues' parts are core/rings.py's."""
 
 from softverbs.core.counters import VALUES as COUNTS
+from softverbs.core.limits import MAX_QP, MAX_SRQ
+from softverbs.core.marks import VALUES as MARKS
 from softverbs.core.rings import VALUES
 
 #: Bytes before the slots of a queue's memory.
@@ -23,12 +25,18 @@ SLOTS = (
 #: Numbers of send queues, in the upper half of CQ_FREES, are below this.
 SEND_QUEUES = {"SEND_QUEUES": 65536}
 
-#: One page for each connection.
+_PAGE = 4096
+#: A byte for each queue that can be posted to, in whole pages.
+MARKS_SIZE = MAX_QP + MAX_SRQ + -(MAX_QP + MAX_SRQ) % _PAGE
+#: The control page of each connection, and behind it the marks (core/marks.py), of which the children of byte n are
+#: MARK_LINE bytes from MARK_LINE * (n + 1) on.
 CONTROL = {
-    "CONTROL_SIZE": 4096,
+    "CONTROL_SIZE": _PAGE + MARKS_SIZE,
     "CONTROL_AWAKE": 0,  # 1 while the device looks at the rings by itself
     "CONTROL_GONE": 4,  # 1 once the device was removed, or the connection ended: every call gives EIO
     "CONTROL_ASKS": 8,  # 64 bits: a bit for each of ASKS that has to be asked about
+    "CONTROL_MARKS": _PAGE,
+    "MARK_LINE": MARKS["LINE"],
 }
 #: Verbs that the driver does without a command of their own, or that share one. Their numbers in ASK and CONTROL_ASKS.
 _ASKED = (
@@ -66,7 +74,7 @@ GROUPS = (
     ("Completion queue: tail (device); head, what is armed: number << 32 | tail seen (client).", _named(CQ_HEADER)),
     ("QP and SRQ: SQ tail (client), taken, retired (device); RQ the same; state (device, 32 bits).", _named(QP_HEADER)),
     (
-        "Control page: is the device awake (then no doorbell is needed), has it gone (32 bits each); what to ask.",
+        "Control page: is the device awake (no doorbell is needed), has it gone (32 bits each); what to ask; marks.",
         CONTROL,
     ),
     (

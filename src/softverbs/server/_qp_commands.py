@@ -66,7 +66,7 @@ def _rings(core: QueuePair, memory: SharedMemory) -> Values:
     queues = core.rings()
     sends = queues[0]
     values = {"memory_size": memory.size, "sq_offset": RING_HEADER, "sq_stride": sends.stride}
-    values["sq_slots"] = sends.mask + 1
+    values |= {"sq_slots": sends.mask + 1, "mark": core.mark}
     receives = queues[1:]
     if receives:
         end = RING_HEADER + sends.stride * (sends.mask + 1)

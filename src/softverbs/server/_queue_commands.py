@@ -125,6 +125,7 @@ def receive_rings(core: Any, memory: SharedMemory) -> Values:
         "rq_offset": RING_HEADER,
         "rq_stride": ring.stride,
         "rq_slots": ring.mask + 1,
+        "mark": core.mark,
     }
 
 

@@ -20,6 +20,9 @@ def folder() -> Path:
     chosen = os.environ.get(FOLDER_VARIABLE)
     path = Path(chosen) if chosen else Path(__file__).resolve().parent.parent / "_driver"
     if not (path / LIBRARY).is_file():
+        if chosen:
+            words = f"{FOLDER_VARIABLE}={chosen}: there is no {LIBRARY} in this folder"
+            raise FileNotFoundError(errno.ENOENT, words)
         words = f"this installation has no C driver, {LIBRARY}: was there a C compiler when it was built?"
         raise FileNotFoundError(errno.ENOENT, words, str(path))
     return path

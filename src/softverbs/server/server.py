@@ -13,7 +13,7 @@ import socket
 import struct
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -41,8 +41,8 @@ assert BY_NUMBER.keys() == HANDLERS.keys(), "every command has a handler"
 
 #: How long after the last work the device still looks by itself, ns.
 SPIN_NS = 100_000
-#: How often the queues are looked at in one turn without work, altogether, where nobody else wants the processor: who
-#: yields is back within this time then, ns.
+#: How often programs' marks are looked at in one turn without work, altogether, where nobody else wants the processor:
+#: who yields is back within this time then, ns.
 LOOKS, ALONE_NS = 128, 2_000
 #: Whoever yields and comes back after this time, ns, competes with others for a processor. Then a sleep is better than
 #: looking: the scheduler lets those run first that were asleep.
@@ -57,9 +57,12 @@ ACCEPTS = 16
 MOST_CONNECTIONS = 1024
 #: A defect of the device that shows while it works for one program should not end the others; without end, it does.
 MOST_ERRORS = 100
+#: A program that has posted nothing for so long, ns, rings when it does: its marks are not looked at until then.
+QUIET_NS = 100_000_000
 NS_PER_MS = 1_000_000
 #: Longest sleep, ms: should a doorbell ever be lost, it is heard then.
 LONGEST_SLEEP_MS = 100
+_LONGEST_PATH = 107
 _CREDENTIALS = struct.Struct("3i")
 
 
@@ -78,6 +81,13 @@ class Server:
         self.path = path
         self.domains = Domains()
         self.sessions: list[Session] = []
+        #: How many each process has.
+        self._connections: Counter[int] = Counter()
+        #: Those whose marks are looked at, and those that have event records which wait; when the former were last gone
+        #: through for programs that are quiet.
+        self._watched: dict[Session, None] = {}
+        self.backlogged: dict[Session, None] = {}
+        self._last_sweep = 0
         self._count = 0
         self._ends = False
         self._guard = threading.RLock()
@@ -132,6 +142,8 @@ class Server:
             if (not work and self.awake) or turn % SOCKET_TURNS == 0:
                 work += self.commands()
             now = self.device.clock()
+            if now - self._last_sweep >= QUIET_NS:
+                self._sweep(now)
             if not self.awake:
                 self._say_awake(True)
                 last = now - SPIN_NS // 2
@@ -185,8 +197,7 @@ class Server:
         return any(0 < chore.due <= now for chore in self.device.chores)
 
     def _looks(self) -> int:
-        queues = len(self.port.shared_qps) + len(self.port.shared_srqs)
-        return max(LOOKS // (queues or LOOKS), 1)
+        return max(LOOKS // (len(self._watched) or LOOKS), 1)
 
     def commands(self) -> int:
         """Carries out what has come by the sockets; how much it was."""
@@ -203,10 +214,11 @@ class Server:
                     call()
                 self.port.publish_shared()
                 self._deliver()
-        for session in self.sessions:
-            if session.backlog:
-                with self.device.lock:
-                    session.retry_records()
+        for session in list(self.backlogged):
+            with self.device.lock:
+                session.retry_records()
+                if not session.backlog:
+                    self.backlogged.pop(session, None)
         return len(ready)
 
     def _nap(self) -> None:
@@ -222,7 +234,7 @@ class Server:
             due = 0 if gone else self.device.deadline()
             refused = self.port.refused and not gone
         wait = nap_length(due, self.device.clock(), LONGEST_SLEEP_MS * NS_PER_MS)
-        if refused or any(session.backlog for session in self.sessions):
+        if refused or self.backlogged:
             wait = min(wait, NS_PER_MS)
         self._answer(self._sleep(wait))
 
@@ -236,8 +248,35 @@ class Server:
 
     def _say_awake(self, awake: bool) -> None:
         self.awake = awake
-        for session in self.sessions:
+        for session in self._watched:
             session.say_awake(awake)
+
+    def look_at(self, session: Session) -> None:
+        """Looks at what a program posts from now on, until it has been quiet for a while."""
+        if session.marks is not None and session not in self._watched:
+            self._watched[session] = None
+            self.port.enter_program(session.marks)
+            session.say_awake(self.awake)
+
+    def _sweep(self, now: int) -> None:
+        """Leaves programs alone that have posted nothing since the last time: they ring when they do."""
+        self._last_sweep = now
+        with self.device.lock:
+            for session in list(self._watched):
+                marks = session.marks
+                if marks is None or marks.take_used():
+                    continue
+                session.say_awake(False)
+                barrier()  # the program marks, and then looks whether it has to ring
+                if marks.is_set():
+                    session.say_awake(self.awake)
+                else:
+                    self._look_away(session)
+
+    def _look_away(self, session: Session) -> None:
+        self._watched.pop(session, None)
+        if session.marks is not None:
+            self.port.leave_program(session.marks)
 
     def _show_asks(self) -> None:
         """Tells the programs that the plan of faults has changed."""
@@ -296,6 +335,7 @@ class Server:
         credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         pid = _CREDENTIALS.unpack(credentials)[0]
         self._count += 1
+        self._connections[pid] += 1
         session = Session(self, connection, pid, self._count)
         self.sessions.append(session)
         try:
@@ -306,7 +346,7 @@ class Server:
     def _watch_session(self, session: Session) -> None:
         pid = session.pid
         self._watch(session.connection.fileno(), lambda: self._receive(session))
-        if sum([other.pid == pid for other in self.sessions]) > MOST_CONNECTIONS:
+        if self._connections[pid] > MOST_CONNECTIONS:
             session.end(f"its process has {MOST_CONNECTIONS} connections already")
             return
         try:
@@ -319,6 +359,7 @@ class Server:
             self._watch(session.process, lambda: session.end("its process has ended"))
 
     def _receive(self, session: Session) -> None:
+        self.look_at(session)  # what it has posted before counts
         try:
             for _ in range(BURST):
                 if session.ended or not session.receive():
@@ -331,14 +372,21 @@ class Server:
         """Wakes the device when a program rings its doorbell."""
         # Each ring is told once, and nobody reads the counter: the program could make a read of it block.
         self._descriptors.register(session.doorbell, select.EPOLLIN | select.EPOLLET)
+        self._calls[session.doorbell] = lambda: self.look_at(session)
 
     def leave(self, session: Session) -> None:
         """A session is about to close its descriptors."""
         self.sessions.remove(session)
+        self._connections[session.pid] -= 1
+        if not self._connections[session.pid]:
+            del self._connections[session.pid]
+        self._look_away(session)
+        self.backlogged.pop(session, None)
         self._unwatch(session.connection.fileno())
         if session.process >= 0:
             self._unwatch(session.process)
         if session.doorbell >= 0:
+            self._calls.pop(session.doorbell, None)
             with suppress(OSError):  # it could not be watched
                 self._descriptors.unregister(session.doorbell)
 
@@ -370,7 +418,7 @@ class Server:
 
     def _punish(self) -> None:
         """Ends the sessions whose queues say what cannot be."""
-        offenders = list(self.port.offenders)
+        offenders = list(self.port.offenders.items())
         self.port.offenders.clear()
         for core, reason in offenders:
             core.context_id.end(f"ended, since {reason}")
@@ -402,9 +450,15 @@ def _listen(path: str, mode: int) -> socket.socket:
     """A socket at a path, which nobody can connect to before it has its permissions."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
+        length = len(os.fsencode(path))
+        if length > _LONGEST_PATH:
+            words = f"a path of {length} bytes: that of a socket has at most {_LONGEST_PATH} (unix(7))"
+            raise OSError(errno.ENAMETOOLONG, words, path)
         mask = os.umask(0o177)
         try:
             listener.bind(path)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror or str(error), path) from None
         finally:
             os.umask(mask)
         os.chmod(path, mode)

@@ -15,7 +15,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from softverbs.core import spaces
+from softverbs.core.completion import CompletionQueue
 from softverbs.core.errors import PyverbsError, PyverbsRDMAError
+from softverbs.core.marks import Marks
 from softverbs.server import _planned as planned
 from softverbs.server import abi
 from softverbs.server._layout import CONTROL, RING_HEADER
@@ -93,6 +95,8 @@ class Session:
         self.entries: dict[int, Entry] = {}
         self.memory_used = 0
         self.control: SharedMemory | None = None
+        #: What the program has posted to; None where it can post nothing.
+        self.marks: Marks | None = None
         self.doorbell = -1
         self.process = -1
         self.events: socket.socket | None = None
@@ -183,7 +187,10 @@ class Session:
         """
         memory = self.allocate(core.mapped_size())
         try:
-            core.share(memory.address, memory)
+            if isinstance(core, CompletionQueue):
+                core.share(memory.address, memory)
+            else:
+                core.share(memory.address, memory, self.marks)
         except BaseException:
             self.memory_used -= memory.size
             raise
@@ -310,6 +317,7 @@ class Session:
             if _sent(where, record):
                 return
             self.backlog[where] = deque()
+            self.server.backlogged[self] = None
         self.backlog[where].append(record)
         if self._waiting() > MOST_RECORDS:
             self._drop_stale()
@@ -375,6 +383,7 @@ class Session:
                     self.forget(entry)
         self.backlog.clear()
         self.server.leave(self)
+        self.marks = None
         self.say_gone()
         self.connection.close()
         if self.events is not None:
