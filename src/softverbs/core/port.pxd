@@ -46,6 +46,7 @@ cdef int GROUP
 cdef int PORT_DOWN
 cdef uint32_t GROUP_QP
 cdef uint32_t INDEX_BITS
+cdef uint32_t QPN_BITS
 cdef int PKEY_BITS
 cdef int MAX_ROUNDS
 cdef int LOCAL_TURNS
@@ -63,6 +64,7 @@ cdef class Port(Host):
     cdef list table
     cdef object free_qps
     cdef uint32_t qp_tag
+    cdef uint32_t qp_base
     cdef readonly dict live
     cdef readonly list timed
     cdef readonly dict programs
@@ -154,6 +156,7 @@ cdef class Port(Host):
     cpdef publish_shared(self)
     cpdef uint32_t enter_qp(self, object qp, int number) except? 0
     cpdef remove_qp(self, object qp)
+    cdef uint32_t _place_of(self, uint32_t number) except? 0
     @cython.locals(index=uint32_t, found=QueuePair)
     cpdef QueuePair qp(self, uint32_t number)
     cpdef object path_to(self, object vector)

@@ -14,6 +14,7 @@ from softverbs.cm import messages
 from softverbs.cm.addresses import Address, of_gid
 from softverbs.cm.events import MOST, Event, Kind, Param
 from softverbs.cm.identity import PS_IB, PS_IPOIB, PS_TCP, PS_UDP, Identity, Stage
+from softverbs.core import spaces
 from softverbs.core.address import AddressVector
 from softverbs.core.errors import PyverbsRDMAError
 from softverbs.core.limits import DEFAULT_PKEY, MAX_RD_ATOMIC
@@ -218,8 +219,11 @@ def _has_qp(session: Session, number: int) -> bool:
     """Whether a queue pair belongs to the process of a session, which may have opened the device more than once."""
     qp = session.port.qp(number)
     owner = qp.user if qp is not None else None
-    entries = owner.entries if isinstance(owner, Target) else [owner]
-    return any(isinstance(entry, Entry) and entry.session.pid == session.pid for entry in entries)
+    for entry in owner.entries if isinstance(owner, Target) else [owner]:
+        other = entry.session if isinstance(entry, Entry) else None
+        if other is not None and (other.pid, other.user) == (session.pid, session.user):
+            return other is session or spaces.holds(other.space)  # else one that had this number before it
+    return False
 
 
 def _param_values(event: Event) -> Values:
