@@ -142,7 +142,17 @@ def _cm(folder: Path) -> str:
 
 def test_connection_manager(tmp_path: Path) -> None:
     lines = driver.output(driver.softverbs_run(_cm(tmp_path)), driver.environment()).splitlines()
-    parts = ["channels", "acknowledgements", "threads", "groups", "synchronous", "listeners", "wildcards", "refusals", "forks"]
+    parts = [
+        "channels",
+        "acknowledgements",
+        "threads",
+        "groups",
+        "synchronous",
+        "listeners",
+        "wildcards",
+        "refusals",
+        "forks",
+    ]
     assert lines == [*parts, "done"]
 
 

@@ -116,8 +116,8 @@ class Addressed:
         """Takes a source address (rdma_bind_addr(3)).
 
         :param address: of the device, another address of this host, or all addresses; port 0: a free port
-        :raises PyverbsRDMAError: EINVAL in another state; EADDRNOTAVAIL for an address that is not here; for one that is
-            in use EADDRINUSE, or EADDRNOTAVAIL if either identifier is bound to all addresses
+        :raises PyverbsRDMAError: EINVAL in another state; EADDRNOTAVAIL for an address that is not here; for one that
+            is in use EADDRINUSE, or EADDRNOTAVAIL if either identifier is bound to all addresses
         """
         self._need(Stage.IDLE)
         gids = self.service.device.link.gids

@@ -400,9 +400,7 @@ class Identity(Addressed):
         """
         if self.datagrams:
             return attributes.of_datagrams(state, UDP_QKEY)
-        agreed = attributes.Agreed(
-            self.machine, self.vector(), self.resources, self.depth, self.psn, self.ack_timeout
-        )
+        agreed = attributes.Agreed(self.machine, self.vector(), self.resources, self.depth, self.psn, self.ack_timeout)
         return agreed.on_the_way_to(state)
 
     # -- multicast

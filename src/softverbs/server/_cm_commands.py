@@ -446,7 +446,9 @@ def notify(session: Session, request: Values) -> None:
     """rdma_notify(3)."""
     identity, event = _identity(session, request), request["event"]
     if event != e.IBV_EVENT_COMM_EST:
-        raise PyverbsRDMAError(f"event={event}: IBV_EVENT_COMM_EST is what the connection manager acts on", errno.EINVAL)
+        raise PyverbsRDMAError(
+            f"event={event}: IBV_EVENT_COMM_EST is what the connection manager acts on", errno.EINVAL
+        )
     identity.heard()
 
 
