@@ -273,6 +273,84 @@ static void synchronous(void)
 	puts("synchronous");
 }
 
+/* -- listeners, and requests that outlive them */
+
+/* An identifier that has asked for a connection. */
+static struct rdma_cm_id *ask(struct rdma_event_channel *channel)
+{
+	struct ibv_qp_init_attr init = usual();
+	struct rdma_cm_id *id;
+
+	CHECK(!rdma_create_id(channel, &id, NULL, RDMA_PS_TCP), "an identifier that asks");
+	CHECK(!rdma_resolve_addr(id, NULL, at("127.0.0.1", PORT), 1000), "an address is looked for");
+	rdma_ack_cm_event(next(channel, RDMA_CM_EVENT_ADDR_RESOLVED));
+	CHECK(!rdma_resolve_route(id, 1000), "a route is looked for");
+	rdma_ack_cm_event(next(channel, RDMA_CM_EVENT_ROUTE_RESOLVED));
+	CHECK(!rdma_create_qp(id, NULL, &init) && !rdma_connect(id, NULL), "it asks");
+	return id;
+}
+
+static void listeners(void)
+{
+	struct rdma_event_channel *mine = rdma_create_event_channel(), *theirs = rdma_create_event_channel();
+	struct pollfd second = {.fd = mine->fd, .events = POLLIN};
+	struct ibv_qp_init_attr init = usual();
+	struct rdma_cm_id *listener, *first, *late, *child;
+	struct rdma_cm_event *event;
+
+	CHECK(!rdma_create_id(mine, &listener, NULL, RDMA_PS_TCP), "an identifier");
+	CHECK(!rdma_bind_addr(listener, at("127.0.0.1", PORT)) && !rdma_listen(listener, 4), "it listens");
+	first = ask(theirs);
+	event = next(mine, RDMA_CM_EVENT_CONNECT_REQUEST);
+	child = event->id;
+	rdma_ack_cm_event(event);
+	late = ask(theirs);
+	CHECK(poll(&second, 1, 10000) == 1, "a second request waits");
+	CHECK(!rdma_destroy_id(listener), "the listener ends");
+	event = next(theirs, RDMA_CM_EVENT_REJECTED);
+	CHECK(event->id == late && event->status == 28 && event->param.conn.private_data_len == 148,
+	      "with the request that nobody has taken");
+	rdma_ack_cm_event(event);
+	CHECK(!rdma_create_qp(child, NULL, &init) && !rdma_accept(child, NULL), "the other is accepted");
+	event = next(theirs, RDMA_CM_EVENT_ESTABLISHED);
+	CHECK(event->id == first && event->param.conn.private_data_len == 196, "who asked has the data of the answer");
+	rdma_ack_cm_event(event);
+	event = next(mine, RDMA_CM_EVENT_ESTABLISHED);
+	CHECK(event->id == child && !event->param.conn.private_data && !event->param.conn.private_data_len,
+	      "who was asked has none");
+	rdma_ack_cm_event(event);
+	REFUSED(rdma_notify(child, IBV_EVENT_COMM_EST), EISCONN);
+	rdma_destroy_ep(late);
+	rdma_destroy_ep(first);
+	rdma_destroy_ep(child);
+	rdma_destroy_event_channel(mine);
+	rdma_destroy_event_channel(theirs);
+	puts("listeners");
+}
+
+/* All addresses of IPv4 and all of IPv6 are two, if each is for its own only; the device has none of IPv6. */
+static void wildcards(void)
+{
+	struct sockaddr_in6 six = {.sin6_family = AF_INET6, .sin6_port = htons(PORT)};
+	struct rdma_event_channel *channel = rdma_create_event_channel();
+	struct rdma_cm_id *both, *four, *only;
+	int yes = 1;
+
+	CHECK(!rdma_create_id(channel, &both, NULL, RDMA_PS_TCP) && !rdma_create_id(channel, &four, NULL, RDMA_PS_TCP) &&
+		      !rdma_create_id(channel, &only, NULL, RDMA_PS_TCP), "three identifiers");
+	CHECK(!rdma_set_option(only, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &yes, sizeof(yes)), "one of IPv6 only");
+	CHECK(!rdma_bind_addr(both, (struct sockaddr *)&six) && !both->verbs, "one of all addresses");
+	CHECK(rdma_get_local_addr(both)->sa_family == AF_INET6, "as it says");
+	REFUSED(rdma_bind_addr(four, at("0.0.0.0", PORT)), EADDRNOTAVAIL);
+	REFUSED(rdma_bind_addr(only, (struct sockaddr *)&six), EADDRNOTAVAIL);
+	CHECK(!rdma_destroy_id(both), "it ends");
+	CHECK(!rdma_bind_addr(only, (struct sockaddr *)&six) && !rdma_listen(only, 1), "one listens on ::");
+	CHECK(!rdma_bind_addr(four, at("0.0.0.0", PORT)) && !rdma_listen(four, 1), "and one on 0.0.0.0");
+	CHECK(!rdma_destroy_id(only) && !rdma_destroy_id(four), "they end");
+	rdma_destroy_event_channel(channel);
+	puts("wildcards");
+}
+
 /* -- refusals */
 
 static void refusals(void)
@@ -390,6 +468,8 @@ int main(int count, char **words)
 	threads();
 	groups();
 	synchronous();
+	listeners();
+	wildcards();
 	refusals();
 	forks();
 	puts("done");

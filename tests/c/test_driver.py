@@ -144,7 +144,18 @@ def _cm(folder: Path) -> str:
 
 def test_connection_manager(tmp_path: Path) -> None:
     lines = driver.output(driver.softverbs_run(_cm(tmp_path)), driver.environment()).splitlines()
-    assert lines == ["channels", "acknowledgements", "threads", "groups", "synchronous", "refusals", "forks", "done"]
+    parts = [
+        "channels",
+        "acknowledgements",
+        "threads",
+        "groups",
+        "synchronous",
+        "listeners",
+        "wildcards",
+        "refusals",
+        "forks",
+    ]
+    assert lines == [*parts, "done"]
 
 
 @pytest.mark.parametrize("name", ["driver", "cm"])

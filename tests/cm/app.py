@@ -80,6 +80,7 @@ class App:
     def request(self) -> "App":
         """Waits for a request: an application that answers it."""
         event = self.wait(Kind.CONNECT_REQUEST)
+        event.identity.on_delivered()
         child = App(self.node, identity=event.identity)
         child.events.append(event)
         return child

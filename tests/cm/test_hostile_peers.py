@@ -97,7 +97,7 @@ def test_another_user_cannot_take_over_a_listener() -> None:
     """Names of the registry can be bound by anybody: what contradicts itself is nobody's, and so is a lone GID."""
     entry = registry.announce(SPACE, "127.0.0.1", 5, ONE)
     assert registry.find(SPACE, "127.0.0.1", 5) == ONE
-    rivals = [f"softverbs/cm/{SPACE:04x}/{host}/5" for host in ("127.0.0.1", "*")]
+    rivals = [f"softverbs/cm/{SPACE:04x}/{host}/5" for host in ("127.0.0.1", "0.0.0.0")]
     for names in ([f"{rivals[0]}={OTHER.hex()}"], [rivals[1], f"{rivals[1]}={OTHER.hex()}"]):
         rival = registry.Entry(*names)
         assert registry.find(SPACE, "127.0.0.1", 5) is None
@@ -111,16 +111,18 @@ def test_another_user_cannot_take_over_a_listener() -> None:
 
 def test_all_addresses_and_one_of_them_are_not_two_devices() -> None:
     """As with TCP: a port of all addresses is taken at each of them, by whoever came first."""
-    for first, second in (("127.0.0.1", "*"), ("*", "127.0.0.1"), ("::1", "*")):
+    for first, second in (("127.0.0.1", "0.0.0.0"), ("0.0.0.0", "127.0.0.1"), ("::1", "::")):
         entry = registry.announce(SPACE, first, 6, ONE)
         with pytest.raises(OSError, match="another device") as caught:
             registry.announce(SPACE, second, 6, OTHER)
         assert caught.value.errno == errno.EADDRINUSE
         entry.close()
-    one, other = registry.announce(SPACE, "127.0.0.1", 6, ONE), registry.announce(SPACE, "::1", 6, OTHER)
-    assert (registry.find(SPACE, "127.0.0.1", 6), registry.find(SPACE, "::1", 6)) == (ONE, OTHER)
-    one.close()
-    other.close()
+    for four in ("127.0.0.1", "0.0.0.0"):
+        for six in ("::1", "::"):
+            one, other = registry.announce(SPACE, four, 6, ONE), registry.announce(SPACE, six, 6, OTHER)
+            assert (registry.find(SPACE, "127.0.0.1", 6), registry.find(SPACE, "::1", 6)) == (ONE, OTHER)
+            one.close()
+            other.close()
 
 
 def test_the_address_of_a_device_is_its_own() -> None:

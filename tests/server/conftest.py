@@ -46,7 +46,7 @@ class Served:
         end = time.monotonic() + 20
         while service.identities and time.monotonic() < end:
             time.sleep(0.001)
-        assert not service.identities and not service.bound and not service.listeners
+        assert not service.identities and not service.ports.bound and not service.ports.listeners
         handles = self.objects().get("address handle")
         self.wait_for_objects(before | ({"address handle": handles} if handles else {}))
 

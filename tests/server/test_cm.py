@@ -74,9 +74,13 @@ class Id:
         self.call("CM_LISTEN", backlog=backlog)
         return self
 
-    def resolve(self, ip: str = "127.0.0.1", port: int = SERVICE) -> "Id":
+    def resolve_address(self, ip: str = "127.0.0.1", port: int = SERVICE) -> "Id":
         self.call("CM_RESOLVE_ADDR", destination=address(ip, port), timeout_ms=2000)
         self.events.next(Kind.ADDR_RESOLVED)
+        return self
+
+    def resolve(self, ip: str = "127.0.0.1", port: int = SERVICE) -> "Id":
+        self.resolve_address(ip, port)
         self.call("CM_RESOLVE_ROUTE", timeout_ms=2000)
         self.events.next(Kind.ROUTE_RESOLVED)
         return self
@@ -200,7 +204,15 @@ def test_what_is_refused(served: Served) -> None:
     one.refused(errno.EINVAL, "bytes of private data", "CM_CONNECT", param=one.param(bytes(57)))
     one.refused(errno.EINVAL, f"initiator_depth={most + 1}", "CM_CONNECT", param=one.param(initiator_depth=most + 1))
     one.refused(errno.EADDRNOTAVAIL, "was not joined", "CM_LEAVE", address=address("224.0.0.9"))
-    one.refused(errno.EINVAL, "no multicast group", "CM_JOIN", address=address("127.0.0.1"))
+    one.refused(errno.EINVAL, "groups are for datagrams", "CM_JOIN", address=address("224.0.0.9"))
+    one.refused(errno.EINVAL, "is route resolved", "CM_SET_OPTION", optname=2, length=4, value=b"\1\0\0\0")
+    two = Id(client, UDP)
+    two.refused(errno.EINVAL, "for connections", "CM_SET_OPTION", optname=3, length=1, value=b"\1")
+    two.refused(errno.EINVAL, "is idle", "CM_JOIN", address=address("224.0.0.9"))
+    two.call("CM_BIND", address=address("0.0.0.0", 0))
+    two.refused(errno.EINVAL, "bound to no device", "CM_JOIN", address=address("224.0.0.9"))
+    two.resolve_address()
+    two.refused(errno.EINVAL, "no multicast group", "CM_JOIN", address=address("127.0.0.1"))
 
 
 def test_port_spaces_and_types(served: Served) -> None:
@@ -262,10 +274,86 @@ def test_requests_move_with_the_listener_and_end_with_it(served: Served) -> None
         assert select.select([listener.events.socket, other.socket], [], [], 20)[0]
         listener.call("CM_MIGRATE_ID", channel=other.handle)
     taken = other.next(Kind.CONNECT_REQUEST)
+    child = Id(listener.client, TCP, taken["id"], other)
     gone = listener.call("CM_DESTROY_ID")
     assert (gone["events_reported"], gone["dropped"]) == (1, 1)
     assert askers[1].events.next(Kind.REJECTED)["status"] == 28
-    listener.client.call("CM_QUERY", id=taken["id"])  # is its own already, though it cannot be answered any more
+    child.ready()
+    child.call("CM_ACCEPT", param=child.param())
+    askers[0].events.next(Kind.CONNECT_RESPONSE)
+
+
+def test_an_identifier_that_has_moved_outlives_the_channel_of_its_listener(served: Served) -> None:
+    asker, listener = Id(Client(served.path)), Id(Client(served.path)).listen()
+    asker.resolve().call("CM_CONNECT", param=asker.param())
+    taken, other = listener.events.next(Kind.CONNECT_REQUEST), Events(listener.client)
+    child = Id(listener.client, TCP, taken["id"], other)
+    child.call("CM_MIGRATE_ID", channel=other.handle)
+    listener.client.call("CM_DESTROY_CHANNEL", handle=listener.events.handle)
+    child.ready()
+    child.call("CM_ACCEPT", param=child.param())
+    asker.events.next(Kind.CONNECT_RESPONSE)
+    asker.ready()
+    asker.call("CM_ESTABLISH")
+    child.events.next(Kind.ESTABLISHED)
+
+
+def said(event: dict[str, Any]) -> bytes:
+    """The private data of an event."""
+    return bytes(event["param"]["private_data"][: event["param"]["private_data_len"]])
+
+
+def test_events_bring_the_private_data_that_linux_passes_on(served: Served) -> None:
+    """REQ, REP and REJ, filled up with zeros; those of RTU, DREQ and DREP are not told."""
+    asker, listener = Id(Client(served.path)), Id(Client(served.path)).listen()
+    asker.resolve().call("CM_CONNECT", param=asker.param(b"please"))
+    request = listener.events.next(Kind.CONNECT_REQUEST)
+    assert said(request) == b"please".ljust(56, b"\0")
+    child = listener.child(request)
+    child.ready()
+    child.call("CM_ACCEPT", param=child.param(b"welcome"))
+    assert said(asker.events.next(Kind.CONNECT_RESPONSE)) == b"welcome".ljust(196, b"\0")
+    asker.ready()
+    asker.call("CM_ESTABLISH")
+    established = child.events.next(Kind.ESTABLISHED)
+    assert not said(established) and not established["param"]["qp_num"]
+    asker.call("CM_DISCONNECT")
+    assert not said(child.events.next(Kind.DISCONNECTED))
+    child.call("CM_DISCONNECT")
+    assert not said(asker.events.next(Kind.DISCONNECTED)) and not said(asker.events.next(Kind.TIMEWAIT_EXIT))
+    assert not said(child.events.next(Kind.TIMEWAIT_EXIT))
+    refused = Id(Client(served.path)).resolve()
+    refused.call("CM_CONNECT", param=refused.param())
+    listener.child(listener.events.next(Kind.CONNECT_REQUEST)).call("CM_REJECT")
+    assert said(refused.events.next(Kind.REJECTED)) == bytes(148)
+    nobody = Id(Client(served.path)).resolve(port=7999)
+    nobody.call("CM_CONNECT", param=nobody.param())
+    assert said(nobody.events.next(Kind.REJECTED)) == bytes(148)
+
+
+def test_too_much_private_data_in_an_answer_refuses_the_peer(served: Served) -> None:
+    asker, listener = Id(Client(served.path)), Id(Client(served.path)).listen()
+    asker.resolve().call("CM_CONNECT", param=asker.param())
+    child = listener.child(listener.events.next(Kind.CONNECT_REQUEST))
+    child.refused(errno.EINVAL, "197 bytes of private data: 196", "CM_ACCEPT", param=child.param(bytes(197)))
+    assert asker.events.next(Kind.REJECTED)["status"] == 28
+
+
+def test_a_port_that_may_be_shared_is_shared_until_one_listens(served: Served) -> None:
+    """RDMA_OPTION_ID_REUSEADDR, of both."""
+    first, second, third = (Id(Client(served.path)) for _ in range(3))
+    yes, no = bytes([1, 0, 0, 0]), bytes(4)
+    for one in (first, second):
+        one.call("CM_SET_OPTION", optname=1, length=4, value=yes)
+        one.call("CM_BIND", address=address("127.0.0.1"))
+    third.refused(errno.EADDRINUSE, "in use", "CM_BIND", address=address("127.0.0.1"))
+    first.refused(errno.EINVAL, "is bound", "CM_SET_OPTION", optname=1, length=4, value=no)
+    first.refused(errno.EADDRINUSE, "in use", "CM_LISTEN", backlog=0)
+    second.call("CM_DESTROY_ID")
+    first.call("CM_LISTEN", backlog=0)
+    first.refused(errno.EINVAL, "is listening", "CM_SET_OPTION", optname=1, length=4, value=yes)
+    third.call("CM_SET_OPTION", optname=1, length=4, value=yes)
+    third.refused(errno.EADDRINUSE, "in use", "CM_BIND", address=address("127.0.0.1"))
 
 
 def test_a_channel_takes_its_identifiers_along(served: Served) -> None:
@@ -277,14 +365,22 @@ def test_a_channel_takes_its_identifiers_along(served: Served) -> None:
 
 
 def test_all_addresses_of_either_kind(served: Served) -> None:
-    """:: is for IPv4 too, as it is for sockets."""
+    """:: is for IPv4 too, as it is for sockets, unless RDMA_OPTION_ID_AFONLY is set: then both can be had."""
     one = Id(Client(served.path)).listen("::")
+    assert one.call("CM_QUERY")["source"]["length"] == 16
     asker = Id(Client(served.path)).resolve()
     asker.call("CM_CONNECT", param=asker.param())
-    one.events.next(Kind.CONNECT_REQUEST)
-    only = Id(Client(served.path))
-    only.call("CM_SET_OPTION", optname=2, length=4, value=b"\1\0\0\0")
-    only.refused(errno.EADDRNOTAVAIL, "no address of the kind", "CM_BIND", address=address("::", 7472))
+    assert one.child(one.events.next(Kind.CONNECT_REQUEST)).call("CM_QUERY")["source"]["length"] == 4
+    four, six = Id(Client(served.path)), Id(Client(served.path))
+    four.refused(errno.EADDRNOTAVAIL, "bound to \\[::\\]:7471", "CM_BIND", address=address("0.0.0.0"))
+    one.call("CM_DESTROY_ID")
+    six.call("CM_SET_OPTION", optname=2, length=4, value=b"\1\0\0\0")
+    six.listen("::")
+    four.listen("0.0.0.0")
+    asker = Id(Client(served.path)).resolve()
+    asker.call("CM_CONNECT", param=asker.param())
+    four.events.next(Kind.CONNECT_REQUEST)
+    assert not six.events.waits()
 
 
 def test_the_end_of_a_program_is_told_to_its_peer(served: Served) -> None:
@@ -313,7 +409,7 @@ def test_the_end_of_the_device(served: Served) -> None:
 
 def test_a_program_that_takes_no_events(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("softverbs.server._cm_commands.MOST_RECORDS", 50)
-    deaf = Id(Client(served.path)).resolve()
+    deaf = Id(Client(served.path), UDP).resolve_address()
     for _ in range(50):
         deaf.call("CM_JOIN", send_only=1, address=address("224.0.0.9"))
     with pytest.raises(Gone):
@@ -333,7 +429,7 @@ def test_more_identifiers_than_a_program_has(served: Served, monkeypatch: pytest
 
 def test_a_group_of_senders(served: Served) -> None:
     """Nobody is attached, so that nothing is joined on any interface."""
-    one = Id(Client(served.path), UDP).resolve()
+    one = Id(Client(served.path), UDP).resolve_address()
     one.call("CM_JOIN", send_only=1, cookie=2**63, address=address("224.0.0.9"))
     event = one.events.next(Kind.MULTICAST_JOIN)
     assert (event["cookie"], event["param"]["qp_num"], event["qkey"]) == (2**63, 0xFFFFFF, 0x01234567)
@@ -344,14 +440,14 @@ def test_a_group_of_senders(served: Served) -> None:
 def test_a_port_is_one_program_s(served: Served) -> None:
     Id(Client(served.path)).listen()
     second = Id(Client(served.path))
-    second.refused(errno.EADDRINUSE, "in use", "CM_BIND", address=address("0.0.0.0"))
+    second.refused(errno.EADDRNOTAVAIL, "in use", "CM_BIND", address=address("0.0.0.0"))
     with served.device.lock:
-        assert len(service_of(served.device).listeners) == 1
+        assert len(service_of(served.device).ports.listeners) == 1
 
 
 def test_groups_of_an_identifier_are_limited(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_cm_commands, "MOST_GROUPS", 2)
-    one = Id(Client(served.path), UDP).resolve()
+    one = Id(Client(served.path), UDP).resolve_address()
     for group in ("224.0.0.7", "224.0.0.8", "224.0.0.7"):
         one.call("CM_JOIN", address=address(group))
         one.events.next(Kind.MULTICAST_JOIN)
@@ -374,7 +470,7 @@ def test_a_channel_takes_everything_along(served: Served) -> None:
     listener.refused(errno.EINVAL, "there is no CM id", "CM_QUERY")
     asker.events.next(Kind.REJECTED)
     with served.device.lock:
-        assert len(service.identities) == 1 and not service.listeners and len(service.bound) == 1
+        assert len(service.identities) == 1 and not service.ports.listeners and len(service.ports.bound) == 1
     client.close()
     other.close()
     served.wait_for_end_of(service, before)

@@ -5,6 +5,8 @@ import os
 import select
 import socket
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,7 @@ from tests.server.client import (
     Refused,
     Side,
     Srq,
+    close_all,
     pair,
 )
 from tests.server.conftest import Served
@@ -367,6 +370,47 @@ def test_datagrams_and_a_group(served: Served) -> None:
     client.call("ATTACH_MCAST", qp=qp.handle, gid=group)
     client.call("DETACH_MCAST", qp=qp.handle, gid=group)
     refused(errno.EINVAL, "not attached", client, "DETACH_MCAST", qp=qp.handle, gid=group)
+
+
+def test_datagrams_that_were_posted_before_their_queue_pair_ends_leave(tmp_path: Path) -> None:
+    """A program may post, ring, and destroy at once, as mckey does: the command must not overtake the doorbell."""
+    device = Device(thread=False)
+    server = Server(device, str(tmp_path / "socket"))
+
+    def commands_only(work: Callable[[], Any]) -> Any:
+        """Does the work of a program while the device carries out commands and does not look at queues by itself."""
+        with ThreadPoolExecutor(1) as pool:
+            done = pool.submit(work)
+            while not done.done():
+                server.commands()
+        return done.result()
+
+    def made(client: Client, pd: int, cq: Cq) -> Qp:
+        qp = Qp(client, pd, cq, cq, qp_type=UD)
+        qp.modify(1 | 1 << 4 | 1 << 5 | 1 << 6, qp_state=1, port_num=1, qkey=5)
+        qp.modify(1, qp_state=2)
+        qp.modify(1 | 1 << 16, qp_state=3)
+        return qp
+
+    def program() -> Cq:
+        client = Client(str(tmp_path / "socket"))
+        pd, cq = client.pd(), Cq(client)
+        buffer = Buffer(client, pd, PAGE)
+        sender, receiver = made(client, pd, Cq(client)), made(client, pd, cq)
+        ah = client.call("CREATE_AH", pd=pd, attr={"dgid": client.gid(), "is_global": 1, "port_num": 1})
+        for number in range(3):
+            receiver.post_recv(number, buffer.element())
+            sender.post_send(9, buffer.element(0, 10), flags=0, destination=receiver.number, rkey=5, ah=ah["number"])
+        client.call("DESTROY_QP", handle=sender.handle)
+        return cq
+
+    cq = commands_only(program)
+    for _ in range(100):
+        server.turn()
+    assert [cq.poll()["wr_id"] for _ in range(3)] == [0, 1, 2]
+    server.close()
+    device.close()
+    close_all()
 
 
 def test_xrc_domains_are_shared_by_a_file(served: Served, tmp_path: Path) -> None:

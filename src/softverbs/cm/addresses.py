@@ -5,7 +5,8 @@ import socket
 from dataclasses import dataclass
 
 _MAPPED = bytes(10) + b"\xff\xff"
-ANY_V4 = bytes(4)
+#: All addresses of the host, of IPv4 and of IPv6.
+ANY_V4, ANY_V6 = bytes(4), bytes(16)
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,15 @@ class Address:
 def of_gid(gid: bytes, port: int = 0) -> Address:
     """The address that a GID stands for."""
     return Address(gid[12:] if gid.startswith(_MAPPED) else gid, port)
+
+
+def only_ipv6_by_default() -> bool:
+    """Whether ``::`` stands for IPv6 alone unless somebody asks for both (``net.ipv6.bindv6only``, ip-sysctl)."""
+    try:
+        with open("/proc/sys/net/ipv6/bindv6only", encoding="ascii") as value:
+            return value.read().strip() == "1"
+    except OSError:
+        return False
 
 
 def parse(text: str, port: int = 0) -> Address:

@@ -11,8 +11,8 @@ from softverbs.core.address import AddressVector
 from softverbs.core.constants import VALUES
 from softverbs.core.errors import PyverbsRDMAError
 
-#: 0.64 ms (IBA table 45).
-MIN_RNR_TIMER = 12
+#: 655.36 ms (IBA table 45), which is what Linux's connection manager sets (rdma_accept(3)).
+MIN_RNR_TIMER = 0
 INIT, RTR, RTS = (VALUES[name] for name in ("QPS_INIT", "QPS_RTR", "QPS_RTS"))
 _TO_INIT = qp_states.STATE | qp_states.PKEY_INDEX | qp_states.PORT
 _TO_RTR = (

@@ -8,37 +8,30 @@ The device's lock is held around every call.
 
 import errno
 from collections.abc import Callable
-from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from softverbs.cm import attributes, messages, registry
-from softverbs.cm.addresses import Address, of_gid
+from softverbs.cm import attributes, messages, requests
+from softverbs.cm.addressed import PS_IB as PS_IB
+from softverbs.cm.addressed import PS_IPOIB as PS_IPOIB
+from softverbs.cm.addressed import PS_TCP as PS_TCP
+from softverbs.cm.addressed import PS_UDP as PS_UDP
+from softverbs.cm.addressed import Addressed
+from softverbs.cm.addressed import Stage as Stage
+from softverbs.cm.addresses import ANY_V4, Address
 from softverbs.cm.events import MOST, Event, Kind, Membership, Param
-from softverbs.cm.gsi import unreachable
 from softverbs.cm.machine import Machine, Notice, State
-from softverbs.cm.messages import IpHeader, Message, Rep, Req, SidrRep, SidrReq, service_id_of
+from softverbs.cm.messages import IpHeader, Message, Rej, Rep, Req, SidrRep, SidrReq, service_id_of
 from softverbs.cm.service import DEFAULT_BACKLOG, Exchange, Service, service_of
 from softverbs.cm.sidr import Inquired, Inquiry
 from softverbs.core.address import AddressVector
 from softverbs.core.errors import PyverbsRDMAError
-from softverbs.core.limits import MAX_RD_ATOMIC
 
 if TYPE_CHECKING:
     from softverbs.device import Device
 
-# enum rdma_port_space
-PS_IPOIB, PS_TCP, PS_UDP, PS_IB = 0x0002, 0x0106, 0x0111, 0x013F
-_DATAGRAMS = (PS_UDP, PS_IPOIB)
-
 #: Q_Key of datagram queue pairs that use the connection manager, RDMA_UDP_QKEY of rdma_cma.h.
 UDP_QKEY = 0x01234567
 MULTICAST_QPN = 0xFFFFFF
-RESPONSE_TIMEOUT = 18
-#: Time-out of a queue pair by default: 4.096 us * 2^16 = 268 ms.
-ACK_TIMEOUT = 16
-MAX_RETRIES = 15
-HOP_LIMIT = 64
-TARGET_ACK_DELAY = 15
 #: Private data of the application, bytes at most.
 ROOM = {Req: 56, Rep: 196, SidrReq: 180, SidrRep: 136}
 REJECT_ROOM = 148
@@ -54,20 +47,7 @@ _KINDS = {
 }
 
 
-class Stage(Enum):
-    """How far an identifier is."""
-
-    IDLE = "idle"
-    BOUND = "bound"
-    ADDRESS = "address resolved"
-    ROUTE = "route resolved"
-    LISTEN = "listening"
-    REQUEST = "a request waits for an answer"
-    CONNECT = "connecting or connected"
-    CLOSED = "closed"
-
-
-class Identity:
+class Identity(Addressed):
     """A communication identifier."""
 
     def __init__(self, device: "Device", space: int, emit: Callable[[Event], None]) -> None:
@@ -76,34 +56,28 @@ class Identity:
         :param space: RDMA_PS_*
         :param emit: takes its events
         """
-        self.device = device
-        self.space = space
+        super().__init__(device, space)
         self.emit = emit
-        self.stage = Stage.IDLE
-        self.source: Address | None = None
-        self.destination: Address | None = None
-        self.sgid_index = 0
-        self.dgid: bytes | None = None
         self.backlog = 0
-        #: Requests that nobody has answered.
+        #: Requests that the application has not got yet. Those that it has got do not depend on the listener.
         self.pending: set[Identity] = set()
         self.listener: Identity | None = None
         self.exchange: Exchange | None = None
         self.groups: dict[bytes, Membership] = {}
-        self.ack_timeout: int | None = None
-        self.traffic_class = 0
         #: ECE: vendor and options, of this side and of the peer (IBA A19).
         self.local_ece = (0, 0)
         self.remote_ece = (0, 0)
         #: Who holds it, or None: pyverbs/cmid.py has a weak reference here, the server its own object.
         self.user: Any = None
-        self._entry: registry.Entry | None = None
-        self._service: Service | None = None
-        self._resources = MOST
-        self._depth = MOST
-        self._request: SidrReq | None = None
+        #: READs and atomics that this side takes at once, and that it asks for.
+        self.resources = MOST
+        self.depth = MOST
         #: The first PSN that the peer is to send with.
-        self._psn = 0
+        self.psn = 0
+        self._service: Service | None = None
+        self._request: SidrReq | None = None
+        #: Whether the application was told that the connection has ended.
+        self._ended = False
 
     @property
     def service(self) -> Service:
@@ -111,13 +85,8 @@ class Identity:
         if self._service is None:
             self._service = service_of(self.device)
             self._service.identities.add(self)
-            self._psn = self._service.random.getrandbits(24)
+            self.psn = self._service.random.getrandbits(24)
         return self._service
-
-    @property
-    def datagrams(self) -> bool:
-        """Whether it is of a port space of datagrams."""
-        return self.space in _DATAGRAMS
 
     @property
     def machine(self) -> Machine | None:
@@ -125,114 +94,23 @@ class Identity:
         machine = self.exchange.machine if self.exchange is not None else None
         return machine if isinstance(machine, Machine) else None
 
-    def _need(self, *stages: Stage) -> None:
-        if self.stage not in stages:
-            raise PyverbsRDMAError(f"the identifier is {self.stage.value}", errno.EINVAL)
-
-    # -- addresses
-
-    def bind(self, address: Address) -> None:
-        """Takes a source address (rdma_bind_addr(3)).
-
-        :param address: of the device, another address of this host, or all addresses; port 0: a free port
-        :raises PyverbsRDMAError: EINVAL in another state, EADDRNOTAVAIL, EADDRINUSE
-        """
-        self._need(Stage.IDLE)
-        gids = self.service.device.link.gids
-        if address.gid in gids:
-            self.sgid_index = gids.index(address.gid)
-        elif address.is_any or (self.service.on_host and address.is_local() and not registry.has_device(address.ip)):
-            index = self._index_for(address)
-            if index is None:
-                raise PyverbsRDMAError(f"the device has no address of the kind of {address.text}", errno.EADDRNOTAVAIL)
-            self.sgid_index = index
-        else:
-            raise PyverbsRDMAError(f"{address.text} is no address of this device or host", errno.EADDRNOTAVAIL)
-        self._reserve(address)
-        self.stage = Stage.BOUND
-
-    def _reserve(self, address: Address) -> None:
-        try:
-            self.source = self.service.bind(self, address)
-        except OSError as error:
-            raise PyverbsRDMAError(str(error.strerror), error.errno or errno.EADDRINUSE) from None
-
-    def _index_for(self, address: Address) -> int | None:
-        """The first GID of the same IP version."""
-        for index, gid in enumerate(self.service.device.link.gids):
-            if len(of_gid(gid).ip) == len(address.ip):
-                return index
-        return None
-
-    def resolve_addr(self, source: Address | None, destination: Address) -> None:
-        """Finds the way to a destination (rdma_resolve_addr(3)); an event tells.
-
-        :param source: where the identifier is not bound yet; None: the device's
-        :param destination: a host or a multicast group
-        :raises PyverbsRDMAError: EINVAL, or of ``bind``
-        """
-        self._need(Stage.IDLE, Stage.BOUND)
-        self.destination = destination
-        if self.stage is Stage.IDLE and source is not None:
-            self.bind(source)
-        index = self._index_for(destination)
-        if index is None:
-            self.emit(Event(Kind.ADDR_ERROR, self, -errno.EHOSTUNREACH))
-            return
-        if self.source is None or self.source.is_any:
-            self.sgid_index = index
-            port = self.source.port if self.source is not None else 0
-            own = of_gid(self.service.device.link.gids[index], port)
-            if self.source is None:
-                self._reserve(own)
-            else:
-                self.source = own
-        elif len(self.source.ip) != len(destination.ip):
-            self.emit(Event(Kind.ADDR_ERROR, self, -errno.EAFNOSUPPORT))
-            return
-        self.stage = Stage.ADDRESS
-        self.emit(Event(Kind.ADDR_RESOLVED, self))
-
-    def resolve_route(self) -> None:
-        """Finds the route (rdma_resolve_route(3)); an event tells."""
-        self._need(Stage.ADDRESS)
-        self._locate()
-        if self.dgid is not None:
-            status = unreachable(self.device, self.sgid_index, self.dgid, self.traffic_class)
-            if status:
-                self.emit(Event(Kind.ROUTE_ERROR, self, status))
-                return
-        self.stage = Stage.ROUTE
-        self.emit(Event(Kind.ROUTE_RESOLVED, self))
-
-    def _locate(self) -> None:
-        """Looks where the destination is; ``dgid`` stays None where it is on this host and nobody listens there."""
-        if self.destination is not None:
-            self.dgid = self.service.locate(self.space, self.destination)
+    def tell(self, kind: Kind, status: int = 0) -> None:
+        """Gives the application an event that has nothing to say but this."""
+        self.emit(Event(kind, self, status))
 
     # -- listening
 
     def listen(self, backlog: int) -> None:
-        """Listens for requests (rdma_listen(3)).
+        """Listens for requests (rdma_listen(3)); what is bound to nothing, on all addresses of IPv4, at a free port.
 
-        :param backlog: requests that may wait for an answer; 0: as many as can be
-        :raises PyverbsRDMAError: EINVAL where it is bound to nothing, EADDRINUSE
+        :param backlog: requests that may wait until the application gets them; 0: as many as can be
+        :raises PyverbsRDMAError: EINVAL in another state; as ``bind``
         """
         if self.stage is Stage.IDLE:
-            raise PyverbsRDMAError("the identifier is not bound to an address", errno.EINVAL)
+            self.bind(Address(ANY_V4))
         self._need(Stage.BOUND)
-        source = self.source
-        assert source is not None
-        gid = self.service.device.link.gids[self.sgid_index]
-        if self.service.on_host and source.gid not in self.service.device.link.gids:
-            text = "*" if source.is_any else source.text
-            try:
-                self._entry = registry.announce(self.space, text, source.port, gid)
-            except OSError as error:
-                if not source.is_any:  # on all addresses: the device's own remains
-                    raise PyverbsRDMAError(str(error.strerror), error.errno or errno.EADDRINUSE) from None
+        self._take_port()
         self.backlog = min(backlog, DEFAULT_BACKLOG) if backlog > 0 else DEFAULT_BACKLOG
-        self.service.listen(self)
         self.stage = Stage.LISTEN
 
     def backlog_full(self) -> bool:
@@ -256,8 +134,8 @@ class Identity:
         event = Event(Kind.CONNECT_REQUEST, child, listener=self, private_data=private_data)
         if isinstance(request, Req):
             child.remote_ece = (request.vendor_id, request.attribute_modifier)
-            event.param = child._param_of(request)
-            child._resources, child._depth = request.initiator_depth, request.responder_resources
+            event.param = requests.param_of(request)
+            child.resources, child.depth = request.initiator_depth, request.responder_resources
         else:
             child._request = request
             event.vector = child.vector()
@@ -265,24 +143,16 @@ class Identity:
 
     def vector(self) -> AddressVector:
         """Where the peer is."""
-        return self._vector_to(self.dgid or bytes(16), HOP_LIMIT)
+        return self._vector_to(self.dgid or bytes(16))
 
-    def _vector_to(self, dgid: bytes, hop_limit: int) -> AddressVector:
+    def _vector_to(self, dgid: bytes) -> AddressVector:
         index = self.device.port.gid_table.index_of_address(self.sgid_index)
-        return AddressVector(dgid, index, hop_limit=hop_limit, traffic_class=self.traffic_class)
+        return AddressVector(dgid, index, hop_limit=requests.HOP_LIMIT, traffic_class=self.traffic_class)
 
-    @staticmethod
-    def _param_of(message: Req | Rep) -> Param:
-        """What a peer says of the connection, from the view of this side: what it answers, this side may ask."""
-        return Param(
-            responder_resources=message.initiator_depth,
-            initiator_depth=message.responder_resources,
-            flow_control=message.flow_control,
-            retry_count=message.retry_count if isinstance(message, Req) else 0,
-            rnr_retry_count=message.rnr_retry_count,
-            srq=message.srq,
-            qp_num=message.qpn,
-        )
+    def on_delivered(self) -> None:
+        """The application has got the request, which from now on is its own: the listener may end."""
+        if self.listener is not None:
+            self.listener.pending.discard(self)
 
     # -- connections
 
@@ -317,18 +187,23 @@ class Identity:
             self._locate()
         if self.dgid is None:
             if last:  # what the host there would say
-                status = messages.SIDR_UNSUPPORTED if self.datagrams else messages.REJ_INVALID_SERVICE_ID
-                self.emit(Event(Kind.UNREACHABLE if self.datagrams else Kind.REJECTED, self, status))
+                self.emit(self._nobody_listens())
             return last
         self.exchange = Exchange(self.service, self.dgid, self.sgid_index, self.traffic_class)
         self.exchange.owner = self
-        header = IpHeader(self.source.ip, self.destination.ip, self.source.port).encode()
         if self.datagrams:
-            self._inquire(self.exchange, header + param.private_data)
+            self._inquire(self.exchange, requests.ip_header(self) + param.private_data)
         else:
-            self._ask(self.exchange, param, header + param.private_data)
+            self._ask(self.exchange, param)
         self.exchange.settle()
         return True
+
+    def _nobody_listens(self) -> Event:
+        """What the answer of a host is told by on which nobody listens at the destination."""
+        if self.datagrams:
+            status, data = messages.SIDR_UNSUPPORTED, bytes(ROOM[SidrRep])
+            return Event(Kind.UNREACHABLE, self, status, private_data=data)
+        return Event(Kind.REJECTED, self, messages.REJ_INVALID_SERVICE_ID, private_data=bytes(REJECT_ROOM))
 
     @staticmethod
     def _check_private(data: bytes, room: int) -> None:
@@ -347,68 +222,46 @@ class Identity:
         )
         inquiry.start(request, self.service.now())
 
-    def _ask(self, exchange: Exchange, param: Param, private_data: bytes) -> None:
+    def _ask(self, exchange: Exchange, param: Param) -> None:
         service = self.service
-        assert self.destination is not None and self.dgid is not None
-        self._resources = min(param.responder_resources, MAX_RD_ATOMIC)
-        self._depth = min(param.initiator_depth, MAX_RD_ATOMIC)
-        timeout = ACK_TIMEOUT if self.ack_timeout is None else self.ack_timeout
+        self.resources = requests.wanted_depth(param.responder_resources, MOST)
+        self.depth = requests.wanted_depth(param.initiator_depth, MOST)
         machine = Machine(service.enter(exchange), exchange.send, exchange.tell, service.timing)
         exchange.machine = machine
-        req = Req(
-            vendor_id=self.local_ece[0],
-            attribute_modifier=self.local_ece[1],
-            service_id=service_id_of(self.space, self.destination.port),
-            ca_guid=self.device.guid,
-            qpn=param.qp_num,
-            responder_resources=self._resources,
-            initiator_depth=self._depth,
-            remote_response_timeout=RESPONSE_TIMEOUT,
-            local_response_timeout=RESPONSE_TIMEOUT,
-            flow_control=int(bool(param.flow_control)),
-            starting_psn=self._psn,
-            retry_count=min(param.retry_count, 7),
-            rnr_retry_count=min(param.rnr_retry_count, 7),
-            path_mtu=self.device.port.active_mtu,
-            max_cm_retries=MAX_RETRIES,
-            srq=int(bool(param.srq)),
-            traffic_class=self.traffic_class,
-            hop_limit=HOP_LIMIT,
-            ack_timeout=timeout,
-            local_gid=self.device.link.gids[self.sgid_index],
-            remote_gid=self.dgid,
-            private_data=private_data,
-            transaction_id=service.next_transaction(),
-        )
-        machine.connect(req, service.now())
+        machine.connect(requests.req_of(self, param), service.now())
 
     def negotiate(self, param: Param) -> None:
-        """Before the queue pair is moved on to be accepted: how many READs and atomics each side takes.
+        """Before the queue pair is moved on to be accepted: how many READs and atomics each side takes. What the
+        application says counts, as in librdmacm, even if the peer has asked for less.
 
         :param param: of ``accept``
         """
         self._need(Stage.REQUEST)
-        self._resources = min(param.responder_resources, self._resources, MAX_RD_ATOMIC)
-        self._depth = min(param.initiator_depth, self._depth, MAX_RD_ATOMIC)
+        self.resources = requests.wanted_depth(param.responder_resources, self.resources)
+        self.depth = requests.wanted_depth(param.initiator_depth, self.depth)
 
     def accept(self, param: Param) -> None:
         """Says yes (rdma_accept(3)); of a connection an event tells that the peer has heard it.
 
         :param param: with the number of the queue pair
-        :raises PyverbsRDMAError: EINVAL in another state, without a queue pair, or for too much private data
+        :raises PyverbsRDMAError: EINVAL in another state, without a queue pair, or for too much private data: then the
+            peer is refused, as by Linux
         """
         self._need(Stage.REQUEST)
         exchange = self.exchange
         assert exchange is not None
-        self._check_private(param.private_data, ROOM[SidrRep if self.datagrams else Rep])
         if not 0 < param.qp_num < 1 << 24:
             raise PyverbsRDMAError(f"qp_num={param.qp_num}: the peer needs to know a queue pair", errno.EINVAL)
+        try:
+            self._check_private(param.private_data, ROOM[SidrRep if self.datagrams else Rep])
+        except PyverbsRDMAError:
+            self.reject(b"")
+            raise
         if isinstance(exchange.machine, Inquired):
             self._answer_inquiry(exchange, messages.SIDR_SUCCESS, param.private_data, param.qp_num)
         elif isinstance(exchange.machine, Machine):
             self.negotiate(param)
             self._reply(exchange.machine, param)
-        self._answered()
         self.stage = Stage.CONNECT
         exchange.settle()
 
@@ -430,27 +283,7 @@ class Identity:
         req = machine.req
         if machine.state is not State.REQ_RECEIVED or req is None:
             raise PyverbsRDMAError(f"the connection is in the state {machine.state.value!r}", errno.EINVAL)
-        rep = Rep(
-            qpn=param.qp_num,
-            starting_psn=self._psn,
-            responder_resources=self._resources,
-            initiator_depth=self._depth,
-            target_ack_delay=TARGET_ACK_DELAY,
-            failover=1 if any(req.alternate_local_gid) else 0,
-            flow_control=int(bool(param.flow_control)),
-            rnr_retry_count=min(param.rnr_retry_count, 7),
-            srq=int(bool(param.srq)),
-            ca_guid=self.device.guid,
-            private_data=param.private_data,
-            attribute_modifier=self.local_ece[1],
-            transaction_id=req.transaction_id,
-        )
-        rep.set_vendor_id(self.local_ece[0])
-        machine.accept(rep, self.service.now())
-
-    def _answered(self) -> None:
-        if self.listener is not None:
-            self.listener.pending.discard(self)
+        machine.accept(requests.rep_of(self, param, req), self.service.now())
 
     def reject(self, private_data: bytes, reason: int = messages.REJ_CONSUMER) -> None:
         """Says no (rdma_reject(3)).
@@ -469,7 +302,6 @@ class Identity:
         elif isinstance(exchange.machine, Machine):
             self._check_private(private_data, REJECT_ROOM)
             self._checked(exchange.machine.reject, self.service.now(), reason, private_data=private_data)
-        self._answered()
         self.stage = Stage.CONNECT
         exchange.settle()
 
@@ -487,16 +319,29 @@ class Identity:
         self._checked(machine.ready, self.service.now())
 
     def heard(self) -> None:
-        """Data has arrived before the RTU (rdma_notify(3), IBV_EVENT_COMM_EST)."""
+        """Data has arrived before the RTU (rdma_notify(3), IBV_EVENT_COMM_EST).
+
+        :raises PyverbsRDMAError: EISCONN where it is established already, EINVAL in other states
+        """
         machine = self.connection()
+        if machine.state is State.ESTABLISHED:
+            raise PyverbsRDMAError("the connection is established already", errno.EISCONN)
+        if machine.state is not State.REP_SENT:
+            raise PyverbsRDMAError(f"the connection is in the state {machine.state.value!r}", errno.EINVAL)
         machine.heard(self.service.now())
         self._settle()
 
     def disconnect(self) -> None:
-        """Ends the connection, or agrees that it has ended (rdma_disconnect(3))."""
-        machine = self.connection()
-        self._checked(machine.disconnect, self.service.now())
-        self._settle()
+        """Ends the connection, or agrees that it has ended (rdma_disconnect(3)). Before it is established and after it
+        has ended, and for datagrams, nothing is done, as by Linux.
+
+        :raises PyverbsRDMAError: EINVAL where nothing was asked for
+        """
+        self.conversation()
+        machine = self.machine
+        if machine is not None and machine.state in (State.ESTABLISHED, State.DREQ_RECEIVED):
+            machine.disconnect(self.service.now())
+            self._settle()
 
     def give_up(self) -> None:
         """The answer of the peer is of no use: it is told."""
@@ -504,6 +349,12 @@ class Identity:
         if machine.state is State.REP_RECEIVED:
             machine.reject(self.service.now())
             self._settle()
+
+    def conversation(self) -> Exchange:
+        """What was asked for, a connection or a service of datagrams, established or not; EINVAL where nothing was."""
+        if self.exchange is None:
+            raise PyverbsRDMAError("the identifier has no connection", errno.EINVAL)
+        return self.exchange
 
     def connection(self) -> Machine:
         """The state of its connection; EINVAL where there is none."""
@@ -516,25 +367,28 @@ class Identity:
             self.exchange.settle()
 
     def on_notice(self, notice: Notice, status: int, message: Message | None) -> None:
-        """What the machine tells."""
-        event = Event(_KINDS[notice], self, status)
-        if message is not None:
-            event.private_data = getattr(message, messages.PRIVATE)
+        """What the machine tells. What becomes of a request before it is answered is told by the answer, as by Linux,
+        which also ends a connection once, and tells of the end of TIMEWAIT only after DISCONNECTED.
+        """
         if isinstance(message, Rep):
             self.remote_ece = (message.vendor_id, message.attribute_modifier)
-            event.param = self._param_of(message)
-            self._depth = min(self._depth, message.responder_resources)
+            self.resources, self.depth = message.initiator_depth, message.responder_resources
+        if self.stage is Stage.REQUEST or self._ended is not (notice is Notice.TIMEWAIT_EXIT):
+            return
+        self._ended = notice in (Notice.DISCONNECTED, Notice.TIMEWAIT_EXIT)
+        event = Event(_KINDS[notice], self, status)
+        if notice is not Notice.DISCONNECTED and isinstance(message, (Rep, Rej, SidrRep)):
+            event.private_data = getattr(message, messages.PRIVATE)  # those of RTU, DREQ and DREP are not told
+        if isinstance(message, Rep):
+            event.param = requests.param_of(message)
         elif isinstance(message, SidrRep):
             event.vector, event.qp_num, event.qkey = self.vector(), message.qpn, message.qkey
-        if self.stage is Stage.REQUEST:
-            self._answered()
         self.emit(event)
 
     def on_removal(self) -> None:
         """The device is gone: nobody is to look for it here."""
-        if self._entry is not None:
-            self._entry.close()
-        self.emit(Event(Kind.DEVICE_REMOVAL, self))
+        self._withdraw()
+        self.tell(Kind.DEVICE_REMOVAL)
 
     # -- what a queue pair is to be given
 
@@ -546,9 +400,7 @@ class Identity:
         """
         if self.datagrams:
             return attributes.of_datagrams(state, UDP_QKEY)
-        agreed = attributes.Agreed(
-            self.machine, self.vector(), self._resources, self._depth, self._psn, self.ack_timeout
-        )
+        agreed = attributes.Agreed(self.machine, self.vector(), self.resources, self.depth, self.psn, self.ack_timeout)
         return agreed.on_the_way_to(state)
 
     # -- multicast
@@ -558,14 +410,18 @@ class Identity:
 
         :param address: of the group; RoCE's GID of it is the address itself
         :param send_only: whether nothing is to be received
-        :raises PyverbsRDMAError: EINVAL where it is bound to no device, or for what is no group
+        :raises PyverbsRDMAError: EINVAL where it is bound to no device, or past the resolution of its address; for
+            another port space than one of datagrams; for what is no group
         """
-        if self.stage in (Stage.IDLE, Stage.LISTEN, Stage.CLOSED):
-            raise PyverbsRDMAError(f"the identifier is {self.stage.value}", errno.EINVAL)
+        if not self.datagrams:
+            raise PyverbsRDMAError(f"port space {self.space:#x}: groups are for datagrams", errno.EINVAL)
+        self._need(Stage.BOUND, Stage.ADDRESS)
+        if self.source is None or self.source.is_any:
+            raise PyverbsRDMAError("the identifier is bound to no device", errno.EINVAL)
         if not address.is_multicast:
             raise PyverbsRDMAError(f"{address.text} is no multicast group", errno.EINVAL)
         found = self.groups.setdefault(address.ip, Membership(address.gid, send_only))
-        vector = self._vector_to(address.gid, 1)
+        vector = self._vector_to(address.gid)
         self.emit(Event(Kind.MULTICAST_JOIN, self, vector=vector, qp_num=MULTICAST_QPN, qkey=UDP_QKEY))
         return found
 
@@ -582,19 +438,20 @@ class Identity:
     # -- life
 
     def close(self) -> None:
-        """Ends it (rdma_destroy_id(3)): the peer of a connection is told. Twice does nothing."""
+        """Ends it (rdma_destroy_id(3)): the peer of a connection is told, and requests to it that the application has
+        not got are refused. Twice does nothing.
+        """
         if self.stage is Stage.CLOSED:
             return
         self.stage = Stage.CLOSED
-        self._answered()
-        if self._entry is not None:
-            self._entry.close()
+        self.on_delivered()
+        self._withdraw()
         if self._service is None:
             return
         for child in list(self.pending):
             child.close()
         self._service.identities.discard(self)
-        self._service.unbind(self)
+        self._service.ports.unbind(self)
         exchange = self.exchange
         if exchange is not None and not exchange.gone:
             exchange.owner = None

@@ -64,16 +64,17 @@ def announce(space: int, ip: str, port: int, gid: bytes) -> Entry:
     """Says that a device listens at an address that is not its own.
 
     :param space: RDMA_PS_*
-    :param ip: the address as text, or ``*`` for all addresses
+    :param ip: the address as text; ``0.0.0.0`` or ``::`` for all addresses of that IP version
     :param port: the port
     :param gid: of the device that listens, 16 bytes
     :raises OSError: EADDRINUSE where another listens there
     """
-    name = _name(space, ip, port)
+    name, every = _name(space, ip, port), _every(ip)
     taken = OSError(errno.EADDRINUSE, f"another device of this host listens on {ip} port {port}")
     before, after = f"{_PREFIX}/{space:04x}/", f"/{port}"
-    hosts = [other for other in _names() if other.startswith(before) and other.endswith(after)]
-    if hosts and (ip == "*" or _name(space, "*", port) in hosts):
+    others = [other for other in _names() if other.startswith(before) and other.endswith(after)]
+    hosts = [host for other in others if _every(host := other[len(before) : -len(after)]) == every]
+    if hosts and (ip == every or every in hosts):
         raise taken
     try:
         return Entry(name, f"{name}={gid.hex()}")
@@ -90,10 +91,15 @@ def find(space: int, ip: str, port: int) -> bytes | None:
     """
     names = _names()
     found = set()
-    for name in (_name(space, ip, port), _name(space, "*", port)):
+    for name in (_name(space, ip, port), _name(space, _every(ip), port)):
         if name in names:  # that name is one process's; those that say a GID may be anybody's
             found |= {gid for other in names if (gid := _gid(other, f"{name}="))}
     return found.pop() if len(found) == 1 else None
+
+
+def _every(ip: str) -> str:
+    """All addresses of the same IP version."""
+    return "::" if ":" in ip else "0.0.0.0"
 
 
 def _name(space: int, ip: str, port: int) -> str:

@@ -7,7 +7,6 @@ service hold as many connections as listeners have room for in their backlogs, a
 The device's lock is held around every call.
 """
 
-import errno
 import heapq
 import random
 from collections import Counter
@@ -19,6 +18,7 @@ from softverbs.cm.addresses import Address, of_gid
 from softverbs.cm.gsi import Gsi
 from softverbs.cm.machine import LONGEST_CODE, Machine, Notice, State, Timing, code_to_ns
 from softverbs.cm.messages import BadMad, Drep, Dreq, IpHeader, Message, Rej, Rep, Req, SidrRep, SidrReq, decode
+from softverbs.cm.ports import Ports
 from softverbs.cm.sidr import Inquired, Inquiry
 
 if TYPE_CHECKING:
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 #: Connections that a device has at most, those included that wait for their end.
 MAX_EXCHANGES = 16384
-#: Ports that are given to those who do not ask for one.
-EPHEMERAL = range(32768, 61000)
 DEFAULT_BACKLOG = 1024
 #: How long a request waits for a listener of this host that is not there yet, and how often it is looked for, ns.
 HOPE_NS, LOOK_NS = 250_000_000, 5_000_000
@@ -94,8 +92,7 @@ class Service:
         # Who could guess numbers could end connections of others (docs/security.md).
         self.random = random.SystemRandom() if seed is None else random.Random(seed)
         self.counts: Counter[str] = Counter()
-        self.bound: dict[tuple[int, int], list[Identity]] = {}
-        self.listeners: dict[tuple[int, int], list[Identity]] = {}
+        self.ports = Ports(self.random)
         self.identities: set[Identity] = set()
         #: Context and protection domain that identifiers share (pyverbs/cmid.py).
         self.home: Any = None
@@ -105,7 +102,6 @@ class Service:
         self._times: list[tuple[int, int, Exchange]] = []
         self._order = 0
         self._removed = False
-        self._next_port = self.random.choice(EPHEMERAL)
         self._transactions = self.random.getrandbits(32) << 32
         #: Whether others on this host can be reached, so that the host's registry says where they are.
         self.on_host = bool(device.link.filenos())
@@ -233,63 +229,7 @@ class Service:
         self._transactions = self._transactions & ~0xFFFFFFFF | (self._transactions + 1) & 0xFFFFFFFF
         return self._transactions
 
-    # -- ports and listeners
-
-    def bind(self, owner: "Identity", address: Address) -> Address:
-        """Reserves a port of the owner's port space; the address with its port.
-
-        :raises OSError: EADDRINUSE
-        """
-        port = address.port or self._free_port(owner.space, address)
-        if self._taken(owner.space, address.with_port(port)):
-            raise OSError(errno.EADDRINUSE, f"{address} is in use")
-        self.bound.setdefault((owner.space, port), []).append(owner)
-        return address.with_port(port)
-
-    def _taken(self, space: int, address: Address) -> bool:
-        for other in self.bound.get((space, address.port), ()):
-            theirs = other.source
-            if theirs is None or theirs.is_any or address.is_any or theirs.ip == address.ip:
-                return True
-        return False
-
-    def _free_port(self, space: int, address: Address) -> int:
-        for _ in EPHEMERAL:
-            self._next_port += 1
-            if self._next_port not in EPHEMERAL:
-                self._next_port = EPHEMERAL[0]
-            if not self._taken(space, address.with_port(self._next_port)):
-                return self._next_port
-        raise OSError(errno.EADDRINUSE, "all ports are in use")
-
-    def unbind(self, owner: "Identity") -> None:
-        """Gives the port back; the owner listens no more."""
-        if owner.source is None:
-            return
-        key = (owner.space, owner.source.port)  # an address may change once it is bound, its port does not
-        for table in (self.bound, self.listeners):
-            owners = table.get(key, [])
-            if owner in owners:
-                owners.remove(owner)
-                if not owners:
-                    del table[key]
-
-    def listen(self, owner: "Identity") -> None:
-        """Lets requests for the owner's address reach it."""
-        source = owner.source
-        assert source is not None
-        self.listeners.setdefault((owner.space, source.port), []).append(owner)
-
-    def find_listener(self, space: int, port: int, ip: bytes) -> "Identity | None":
-        """Who listens at an address: rather one of exactly this address than one of all."""
-        found = None
-        for owner in self.listeners.get((space, port), ()):
-            source = owner.source
-            if source is not None and source.ip == ip:
-                return owner
-            if source is not None and source.is_any:
-                found = owner
-        return found
+    # -- where peers are
 
     def locate(self, space: int, address: Address) -> bytes | None:
         """The GID behind an address: what ARP is on a real network; None where nobody of this host is there.
@@ -422,7 +362,8 @@ class Service:
         that what listens on 127.0.0.1 is not reached from outside.
         """
         if Address(ip).gid in self.device.link.gids or (self.on_host and of_gid(source).is_local()):
-            return self.find_listener(space, port, ip)
+            found: Any = self.ports.listener(space, port, ip)  # identifiers are all that is bound
+            return found  # type: ignore[no-any-return]
         return None
 
     def _objection(self, req: Req) -> tuple[int, bytes]:

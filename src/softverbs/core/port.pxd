@@ -156,7 +156,7 @@ cdef class Port(Host):
     cpdef publish_shared(self)
     cpdef uint32_t enter_qp(self, object qp, int number) except? 0
     cpdef remove_qp(self, object qp)
-    cdef uint32_t _place_of(self, uint32_t number) except? 0
+    cdef uint32_t _place_of(self, uint32_t number) noexcept
     @cython.locals(index=uint32_t, found=QueuePair)
     cpdef QueuePair qp(self, uint32_t number)
     cpdef object path_to(self, object vector)

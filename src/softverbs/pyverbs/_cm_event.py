@@ -71,6 +71,7 @@ class CMEventChannel(PyverbsObject):
         while queue and not taken:
             event = queue.popleft()
             if event.identity.stage is not Stage.CLOSED:
+                event.identity.on_delivered()
                 taken.append(event)
         if not queue:
             self._bell.silence()
@@ -109,7 +110,7 @@ class CMEventChannel(PyverbsObject):
             with self.device.lock:
                 self._take(taken)
             if taken:
-                return CMEvent._of(_processed(taken[0]))
+                return CMEvent._of(_processed(taken[0]), self)
             await readable(self._bell.fd)
 
     def _forget(self, identity: Identity) -> None:
@@ -129,10 +130,13 @@ class CMEventChannel(PyverbsObject):
             self._bell.silence()
 
     def _move(self, identity: Identity, other: "CMEventChannel") -> None:
-        """Gives the events of an identifier to another channel; the lock is held."""
+        """Gives the events of an identifier, and requests to it that nobody has seen, to another channel; the lock is
+        held.
+        """
         queue = self._open()
-        for event in [event for event in queue if event.identity is identity]:
+        for event in [event for event in queue if identity in (event.identity, event.listener)]:
             queue.remove(event)
+            event.identity.emit = other._push
             other._push(event)
         if not queue:
             self._bell.silence()
@@ -163,13 +167,14 @@ class CMEvent(PyverbsCM):
         """
         self._event: Event | None = None
         instance(channel, CMEventChannel, "CMEvent channel")
+        self._channel = channel
         with Shield() as shield:
             self._event = _processed(channel._next("Failed to create CMEvent", shield))
 
     @classmethod
-    def _of(cls, event: Event) -> "CMEvent":
+    def _of(cls, event: Event, channel: CMEventChannel) -> "CMEvent":
         made = cls.__new__(cls)
-        made._event = event
+        made._event, made._channel = event, channel
         return made
 
     def _open(self) -> Event:

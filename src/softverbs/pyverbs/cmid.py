@@ -7,6 +7,7 @@ import weakref
 from typing import Any
 
 from softverbs._interrupts import Shield, finalizer, shielded
+from softverbs.cm.addressed import OPTIONS
 from softverbs.cm.addresses import Address
 from softverbs.cm.events import Event, Kind, Membership, Param
 from softverbs.cm.identity import Identity, Stage
@@ -26,10 +27,9 @@ from softverbs.pyverbs.addr import GID
 from softverbs.pyverbs.base import bury, close_weakrefs
 from softverbs.pyverbs.device import Context
 from softverbs.pyverbs.pd import PD
-from softverbs.pyverbs.pyverbs_error import PyverbsError, PyverbsUserError
+from softverbs.pyverbs.pyverbs_error import PyverbsError, PyverbsRDMAError, PyverbsUserError
 from softverbs.pyverbs.qp import ECE, QPInitAttr
 
-_TOS = 0  # RDMA_OPTION_ID_TOS
 _home_lock = threading.Lock()
 os.register_at_fork(after_in_child=_home_lock._at_fork_reinit)  # type: ignore[attr-defined]
 _SPACES = (ce.RDMA_PS_TCP, ce.RDMA_PS_UDP, ce.RDMA_PS_IPOIB, ce.RDMA_PS_IB)
@@ -79,7 +79,7 @@ class CMID(CMQueuePair):
             if listen_id is None:
                 raise PyverbsUserError("a CMID of a request needs listen_id, the CMID that listens")
             instance(listen_id, CMID, "listen_id")
-            self._take_request(creator, listen_id)
+            self._take_request(creator)
         else:
             raise PyverbsUserError(f"Cannot create CM ID from {type(creator)}")
 
@@ -126,13 +126,13 @@ class CMID(CMQueuePair):
         init.qp_type = e.IBV_QPT_UD if self._open().datagrams else e.IBV_QPT_RC
 
     @shielded
-    def _take_request(self, creator: CMEvent, listener: "CMID") -> None:
+    def _take_request(self, creator: CMEvent) -> None:
         event = creator._open()
         if event.kind is not Kind.CONNECT_REQUEST:
             raise refused(f"Failed to create CM ID: {creator.event_str()} is no request")
         if event.identity.user is not None:
             raise refused("Failed to create CM ID: another was made from this request")
-        self._event_channel = listener._event_channel
+        self._event_channel = creator._channel  # the listener may have been closed, or moved to another one
         self._adopt(event.identity)
         self._settle_home()
 
@@ -444,25 +444,28 @@ class CMID(CMQueuePair):
     def disconnect(self) -> None:
         """Ends the connection (rdma_disconnect(3)), or agrees that it has ended; its QP goes to ERR.
 
-        :raises PyverbsRDMAError: EINVAL where there is none
+        :raises PyverbsRDMAError: EINVAL where none was asked for
         """
         what = "Failed to Disconnect"
         with Shield():
             with self._guard(what, "rdma_disconnect"):
-                self._open().connection()
+                self._open().conversation()
             self._fail_qp()
             with self._guard(what, "rdma_disconnect"):
                 self._open().disconnect()
-        self._complete(what, Kind.DISCONNECTED, Kind.TIMEWAIT_EXIT)
+        if not self._open().datagrams:  # of which no event would tell
+            self._complete(what, Kind.DISCONNECTED, Kind.TIMEWAIT_EXIT)
 
     def notify(self, event: int) -> None:
         """Extension (rdma_notify(3)): passes an event of a QP that is not the CMID's to the connection manager.
 
         :param event: IBV_EVENT_COMM_EST: data has come before the last message of the connection manager
+        :raises PyverbsRDMAError: EISCONN, which may be ignored: the last message has come; EINVAL for another event
         """
         with self._guard("Failed to notify", "rdma_notify"):
-            if integer(event, "event") == e.IBV_EVENT_COMM_EST:
-                self._open().heard()
+            if integer(event, "event") != e.IBV_EVENT_COMM_EST:
+                raise PyverbsRDMAError(f"event={event} is not IBV_EVENT_COMM_EST", errno.EINVAL)
+            self._open().heard()
 
     @shielded
     def migrate_id(self, channel: CMEventChannel | None = None) -> None:
@@ -488,24 +491,23 @@ class CMID(CMQueuePair):
         """Sets an option (rdma_set_option(3)).
 
         :param level: RDMA_OPTION_ID
-        :param optname: RDMA_OPTION_ID_ACK_TIMEOUT: of the QP, 4.096 us * 2^value; Extension: 0, RDMA_OPTION_ID_TOS:
-            the IP traffic class
+        :param optname: RDMA_OPTION_ID_ACK_TIMEOUT (of the QP, 4.096 us * 2^value). Extension: RDMA_OPTION_ID_TOS (0, the
+            IP traffic class), RDMA_OPTION_ID_REUSEADDR (1), RDMA_OPTION_ID_AFONLY (2)
         :param optval: the value
-        :param optlen: its size, 1 byte
+        :param optlen: its size: 4 bytes of the last two, 1 byte of the others
         :raises PyverbsUserError: another option
         :raises PyverbsRDMAError: EINVAL
         """
         what = "Failed to set option"
-        if optname not in (ce.RDMA_OPTION_ID_ACK_TIMEOUT, _TOS):
-            raise PyverbsUserError("RDMA_OPTION_ID_ACK_TIMEOUT and RDMA_OPTION_ID_TOS are supported")
-        if level != ce.RDMA_OPTION_ID or optlen != 1:
-            raise refused(f"{what}: level={level}, optlen={optlen}: RDMA_OPTION_ID and 1 byte are expected")
-        value = integer(optval, "optval", 5 if optname == ce.RDMA_OPTION_ID_ACK_TIMEOUT else 8)
+        if optname not in OPTIONS:
+            raise PyverbsUserError(
+                f"optname={optname}: TOS, REUSEADDR, AFONLY and ACK_TIMEOUT, {[*OPTIONS]}, are supported"
+            )
+        if level != ce.RDMA_OPTION_ID or optlen != OPTIONS[optname]:
+            raise refused(f"{what}: level={level}, optlen={optlen}: RDMA_OPTION_ID and {OPTIONS[optname]} are expected")
+        value = integer(optval, "optval", 5 if optname == ce.RDMA_OPTION_ID_ACK_TIMEOUT else 8 * optlen)
         with self._guard(what, "rdma_set_option"):
-            if optname == ce.RDMA_OPTION_ID_ACK_TIMEOUT:
-                self._open().ack_timeout = value
-            else:
-                self._open().traffic_class = value
+            self._open().set_option(optname, value)
 
     def set_local_ece(self, ece: ECE) -> None:
         """Options of a vendor that REQ or REP tells the peer (rdma_set_local_ece(3)).

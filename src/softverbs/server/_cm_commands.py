@@ -11,9 +11,10 @@ from collections import deque
 from typing import Any
 
 from softverbs.cm import messages
+from softverbs.cm.addressed import OPTIONS
 from softverbs.cm.addresses import Address, of_gid
 from softverbs.cm.events import MOST, Event, Kind, Param
-from softverbs.cm.identity import PS_IB, PS_IPOIB, PS_TCP, PS_UDP, Identity, Stage
+from softverbs.cm.identity import PS_IB, PS_IPOIB, PS_TCP, PS_UDP, Identity
 from softverbs.core import spaces
 from softverbs.core.address import AddressVector
 from softverbs.core.errors import PyverbsRDMAError
@@ -34,9 +35,7 @@ MOST_CHANNELS = 1024
 #: Multicast groups that one identifier joins at most.
 MOST_GROUPS = 1024
 
-_TOS, _REUSEADDR, _AFONLY = 0, 1, 2  # RDMA_OPTION_ID_*
 _QP_TYPES = {PS_TCP: (e.IBV_QPT_RC,), PS_UDP: (e.IBV_QPT_UD,), PS_IPOIB: (e.IBV_QPT_UD,), PS_IB: (e.IBV_QPT_RC,)}
-_ANY = {4: bytes(4), 16: bytes(16)}
 _VENDOR_OPTIONS = 35  # reason of a REJ (IBA table 105)
 _BYTE = b"\0"
 
@@ -104,8 +103,6 @@ class Held:
         self.handle = session.add(ID, self).handle
         #: Events that the program has got.
         self.reported = 0
-        #: Whether :: stands for IPv6 only.
-        self.only_v6 = False
         self._cookie = 0
 
     def emit(self, event: Event) -> None:
@@ -119,8 +116,7 @@ class Held:
                 event.identity.close()
                 return
             self.waiting.push(Held(self.session, self.waiting, event.identity), event)
-        elif event.identity.stage is not Stage.REQUEST or event.kind is Kind.DEVICE_REMOVAL:
-            # What becomes of a request before it is answered is told by the answer, as in the kernel.
+        else:
             self.waiting.push(self, event, self._cookie)
 
     def join(self, address: Address, send_only: bool, cookie: int) -> None:
@@ -135,7 +131,7 @@ class Held:
             self._cookie = 0
 
     def close(self) -> None:
-        """Ends it: peers are told. Requests to it that nobody has taken are refused."""
+        """Ends it: peers are told. Requests to it that the program has not taken are refused; the others live on."""
         if not self.session.ended:  # else they are closed as well
             for held, event, _ in self.waiting.remove(self, True):
                 if event.listener is self.identity:
@@ -164,7 +160,7 @@ def _address(values: Values) -> Address | None:
     length = values["length"]
     if not length:
         return None
-    if length not in _ANY:
+    if length not in (4, 16):
         raise PyverbsRDMAError(f"an address of {length} bytes: 4 or 16 are expected", errno.EINVAL)
     return of_gid(Address(values["ip"][:length]).gid, values["port"])
 
@@ -274,6 +270,7 @@ def get_event(session: Session, request: Values) -> Values:
     if not waiting.events:
         return {}
     held, event, cookie = waiting.events.popleft()
+    event.identity.on_delivered()
     listener = event.listener.user if event.listener is not None else None
     (listener or held).reported += 1
     values = {
@@ -355,28 +352,17 @@ def query(session: Session, request: Values) -> Values:
 @handles("CM_SET_OPTION")
 def set_option(session: Session, request: Values) -> None:
     """rdma_set_option(3)."""
-    held = _held(session, request)
+    identity = _identity(session, request)
     level, name, length = request["level"], request["optname"], request["length"]
     if level != ce.RDMA_OPTION_ID:
         raise PyverbsRDMAError(
             f"level={level}: RDMA_OPTION_ID is supported: RoCE has no path records", errno.EOPNOTSUPP
         )
-    sizes = {_TOS: 1, ce.RDMA_OPTION_ID_ACK_TIMEOUT: 1, _REUSEADDR: 4, _AFONLY: 4}
-    if name not in sizes:
+    if name not in OPTIONS:
         raise PyverbsRDMAError(f"optname={name} is not known", errno.ENOSYS)
-    if length != sizes[name]:
-        raise PyverbsRDMAError(f"optname={name} has {sizes[name]} bytes, not {length}", errno.EINVAL)
-    value = int.from_bytes(request["value"][:length], "little")
-    identity = held.identity
-    if name == _TOS:
-        identity.traffic_class = value
-    elif name == _AFONLY:
-        held.only_v6 = bool(value)
-    elif name == ce.RDMA_OPTION_ID_ACK_TIMEOUT:
-        if value > 31:
-            raise PyverbsRDMAError(f"RDMA_OPTION_ID_ACK_TIMEOUT: {value}: 0 to 31", errno.EINVAL)
-        identity.ack_timeout = value
-    # RDMA_OPTION_ID_REUSEADDR: a port is free as soon as nobody has it.
+    if length != OPTIONS[name]:
+        raise PyverbsRDMAError(f"optname={name} has {OPTIONS[name]} bytes, not {length}", errno.EINVAL)
+    identity.set_option(name, int.from_bytes(request["value"][:length], "little"))
 
 
 # -- addresses
@@ -384,23 +370,14 @@ def set_option(session: Session, request: Values) -> None:
 
 @handles("CM_BIND")
 def bind(session: Session, request: Values) -> None:
-    """rdma_bind_addr(3). The address :: stands for those of IPv4 too, unless RDMA_OPTION_ID_AFONLY is set."""
-    held = _held(session, request)
-    held.identity.bind(_of_device(held, _needed(request["address"])))
-
-
-def _of_device(held: Held, address: Address) -> Address:
-    """An address to bind to: where the device has none of IPv6, :: is 0.0.0.0."""
-    if address.ip == _ANY[16] and not held.only_v6:
-        if not any(len(of_gid(gid).ip) == 16 for gid in held.session.device.link.gids):
-            return Address(_ANY[4], address.port)
-    return address
+    """rdma_bind_addr(3)."""
+    _identity(session, request).bind(_needed(request["address"]))
 
 
 @handles("CM_RESOLVE_ADDR")
 def resolve_addr(session: Session, request: Values) -> None:
     """rdma_resolve_addr(3)."""
-    held = _held(session, request)
+    identity = _identity(session, request)
     destination = _needed(request["destination"])
     source = _address(request["source"])
     if source is not None and source.is_any and not source.port:
@@ -408,7 +385,7 @@ def resolve_addr(session: Session, request: Values) -> None:
     if destination.is_any:  # this host, as for connect(2)
         loopback = bytes([127, 0, 0, 1]) if len(destination.ip) == 4 else bytes(15) + b"\1"
         destination = Address(loopback, destination.port)
-    held.identity.resolve_addr(source and _of_device(held, source), destination)
+    identity.resolve_addr(source, destination)
 
 
 @handles("CM_RESOLVE_ROUTE")
@@ -422,11 +399,8 @@ def resolve_route(session: Session, request: Values) -> None:
 
 @handles("CM_LISTEN")
 def listen(session: Session, request: Values) -> None:
-    """rdma_listen(3). What is bound to nothing listens on all addresses, at a free port."""
-    held = _held(session, request)
-    if held.identity.stage is Stage.IDLE:
-        held.identity.bind(_of_device(held, Address(_ANY[4])))
-    held.identity.listen(request["backlog"])
+    """rdma_listen(3)."""
+    _identity(session, request).listen(request["backlog"])
 
 
 @handles("CM_CONNECT")
@@ -473,9 +447,12 @@ def reject(session: Session, request: Values) -> None:
 @handles("CM_NOTIFY")
 def notify(session: Session, request: Values) -> None:
     """rdma_notify(3)."""
-    identity = _identity(session, request)
-    if request["event"] == e.IBV_EVENT_COMM_EST:
-        identity.heard()
+    identity, event = _identity(session, request), request["event"]
+    if event != e.IBV_EVENT_COMM_EST:
+        raise PyverbsRDMAError(
+            f"event={event}: IBV_EVENT_COMM_EST is what the connection manager acts on", errno.EINVAL
+        )
+    identity.heard()
 
 
 @handles("CM_DISCONNECT")
