@@ -55,6 +55,16 @@ int sv_refuse(int error, const char *format, ...)
 
 /* -- fork: what the parent holds is the parent's */
 
+static void lock_connections(void)
+{
+	pthread_mutex_lock(&connections_lock);
+}
+
+static void unlock_connections(void)
+{
+	pthread_mutex_unlock(&connections_lock);
+}
+
 /* In a child: its copies of the connections are closed, so that the device sees the end of the parent, and dead. */
 static void after_fork(void)
 {
@@ -71,17 +81,7 @@ static void after_fork(void)
 		pthread_mutex_init(&each->lock, NULL);
 		pthread_mutex_init(&each->entries_lock, NULL);
 	}
-	pthread_mutex_init(&connections_lock, NULL);
-}
-
-static void lock_connections(void)
-{
-	pthread_mutex_lock(&connections_lock);
-}
-
-static void unlock_connections(void)
-{
-	pthread_mutex_unlock(&connections_lock);
+	unlock_connections(); /* the thread that forked has locked it */
 }
 
 static void watch_forks(void)
@@ -105,7 +105,7 @@ bool sv_is_lost(struct sv_connection *connection)
 
 	if (atomic_load_explicit(&connection->dead, memory_order_relaxed))
 		return true;
-	if (*(volatile uint32_t *)(connection->control + SV_CONTROL_GONE))
+	if (atomic_load_explicit((_Atomic uint32_t *)(connection->control + SV_CONTROL_GONE), memory_order_relaxed))
 		return true;
 	clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
 	ms = now.tv_sec * 1000 + now.tv_nsec / 1000000;

@@ -15,6 +15,7 @@ import argparse
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -54,10 +55,11 @@ def maps() -> list[Path]:
     return [DRIVER / f"{FIRST}.map", *others]
 
 
-def build(output: Path) -> list[Path]:
+def build(output: Path, extra: Sequence[str] = ()) -> list[Path]:
     """Compiles and links; the libraries, libibverbs.so.1 first.
 
     :param output: the folder for them
+    :param extra: more words for the compiler, as ``-fsanitize=thread``
     :raises FileNotFoundError: there are no headers of libibverbs
     """
     headers = include()
@@ -71,7 +73,7 @@ def build(output: Path) -> list[Path]:
         library = output / f"{map_file.stem}.so.1"
         sources = sorted(map_file.parent.glob("*.c"))
         linking = (*LINKING, f"-Wl,-soname,{library.name}", f"-Wl,--version-script={map_file}", *built[:1])
-        words = (os.environ.get("CC", "cc"), *FLAGS, *where, *sources, *linking, "-o", library)
+        words = (os.environ.get("CC", "cc"), *FLAGS, *extra, *where, *sources, *linking, "-o", library)
         subprocess.run([str(word) for word in words], check=True)
         built.append(library)
     return built
