@@ -55,12 +55,14 @@ def _begin(session: Session) -> None:
         undo.callback(os.close, doorbell)
         passed = os.dup(doorbell)
         undo.callback(os.close, passed)
+        end = os.dup(theirs.fileno())
+        undo.callback(os.close, end)
         session.space = spaces.enter(session.pid)
         undo.pop_all()
     ours.setblocking(False)
-    session.events, session.control, session.doorbell = ours, control, doorbell
+    session.events, session.far_events, session.control, session.doorbell = ours, theirs, control, doorbell
     session.pass_on(control)
-    session.passing += [passed, theirs.detach()]
+    session.passing += [passed, end]
     try:
         session.server.watch_doorbell(session)
     except OSError as error:
