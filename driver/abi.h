@@ -322,7 +322,7 @@ struct sv_cm_param {
 };
 SV_ABI_ASSERT(sizeof(struct sv_cm_param) == 280, "cm_param");
 
-/* HELLO: the first command. PURPOSE_LIST: no descriptors come. guid: the number, in host order; pid: the device's Descriptors: control, doorbell, async. */
+/* HELLO: the first command. PURPOSE_LIST: no descriptors come. guid: the number, in host order; pid: the device's; digest_: of the variables that it was started with (FNV-1a) Descriptors: control, doorbell, async. */
 struct sv_hello_request {
 	uint32_t abi;                            /* 0 */
 	uint32_t purpose;                        /* 4 */
@@ -337,8 +337,12 @@ struct sv_hello_response {
 	char name[64];                           /* 20 */
 	char fw_ver[64];                         /* 84 */
 	uint8_t reserved148[4];                  /* 148 */
+	uint64_t digest_address;                 /* 152 */
+	uint64_t digest_options;                 /* 160 */
+	uint64_t digest_faults;                  /* 168 */
+	uint64_t digest_pcap;                    /* 176 */
 };
-SV_ABI_ASSERT(sizeof(struct sv_hello_response) == 152, "hello_response");
+SV_ABI_ASSERT(sizeof(struct sv_hello_response) == 184, "hello_response");
 
 /* QUERY_DEVICE: ibv_query_device_ex(3). GUIDs: bytes in network order */
 struct sv_query_device_response {

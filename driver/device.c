@@ -44,6 +44,7 @@ SV_EXPORT struct ibv_device **ibv_get_device_list(int *num_devices)
 		return NULL;
 	connection = sv_connect(SV_PURPOSE_LIST);
 	if (!connection) {
+		sv_tell_unreachable(errno);
 		errno = 0; /* no device is no error */
 		return list;
 	}

@@ -97,8 +97,6 @@ void sv_remove(struct sv_connection *connection, struct sv_entry *entry);
 /* With entries_lock held. */
 struct sv_entry *sv_find(struct sv_connection *connection, enum sv_kind kind, uint64_t handle);
 
-/* Words for the last error of this thread; printed where SOFTVERBS_EXPLAIN=1. Sets errno, and returns `error`. */
-SV_EXPORT int sv_refuse(int error, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* Wakes the device if it sleeps, after something was written for it. */
 static inline void sv_doorbell(struct sv_connection *connection)
@@ -116,6 +114,15 @@ static inline void sv_doorbell(struct sv_connection *connection)
 		pthread_setcancelstate(cancelling, NULL);
 	}
 }
+
+/* -- words.c: what is said to people */
+
+/* Words for the last error of this thread; printed where SOFTVERBS_EXPLAIN=1. Sets errno, and returns `error`. */
+SV_EXPORT int sv_refuse(int error, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Says, once, that the device which the environment names cannot be reached. */
+void sv_tell_unreachable(int error);
+/* Says, once, which variables of the environment are not the device's, and with `softverbs run -v` what was loaded. */
+void sv_introduce(const struct sv_hello_response *hello);
 
 /* -- planned.c: faults on demand */
 

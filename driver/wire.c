@@ -3,8 +3,6 @@
  */
 #include <fcntl.h>
 #include <poll.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -21,37 +19,6 @@
 static pthread_mutex_t connections_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct sv_connection *connections;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-
-static __thread char last_reason[SV_TEXT_SIZE + 1];
-
-/* -- reasons */
-
-/* Words for the last call of this thread that failed; "" where there are none. */
-SV_EXPORT const char *softverbs_last_reason(void)
-{
-	return last_reason;
-}
-
-static void explain(void)
-{
-	const char *wanted = getenv("SOFTVERBS_EXPLAIN");
-
-	if (wanted && *wanted && strcmp(wanted, "0") != 0)
-		fprintf(stderr, "softverbs: %s\n", last_reason);
-}
-
-int sv_refuse(int error, const char *format, ...)
-{
-	va_list arguments;
-
-	va_start(arguments, format);
-	vsnprintf(last_reason, sizeof(last_reason), format, arguments);
-	va_end(arguments);
-	if (error != ENODATA) /* an empty entry of a table, which programs look for */
-		explain();
-	errno = error;
-	return error;
-}
 
 /* -- fork: what the parent holds is the parent's */
 
@@ -376,6 +343,7 @@ struct sv_connection *sv_connect(uint32_t purpose)
 		errno = error;
 		return NULL;
 	}
+	sv_introduce(&self->hello);
 	return self;
 }
 

@@ -31,7 +31,9 @@ def hello(session: Session, request: Values) -> Values:
         raise PyverbsRDMAError(f"purpose={request['purpose']} is not known", errno.EINVAL)
     if request["purpose"] == PURPOSES["PURPOSE_CONTEXT"]:
         _begin(session)
+        session.server.opened += 1
     session.greeted = True
+    session.server.asked += 1
     device = session.device
     return {
         "guid": device.guid,
@@ -40,6 +42,7 @@ def hello(session: Session, request: Values) -> Values:
         "num_comp_vectors": session.port.num_comp_vectors,
         "name": device.name.encode()[:63],
         "fw_ver": query.device_attr(device).fw_version.encode()[:63],
+        **session.server.digests,
     }
 
 
