@@ -7,8 +7,8 @@ programs are built alike, in build/sanitize, and run on a device by ``softverbs 
 sanitizer does not see what it does to the memory that both share, so the driver reads and writes there by atomic
 operations, or by others that such an operation orders.
 
-ThreadSanitizer refuses to start where the kernel places memory more randomly than it expects (vm.mmap_rnd_bits above 28),
-so the programs are started with ``setarch -R`` where there is one, which turns that off for them alone.
+ThreadSanitizer refuses to start where the kernel places memory more randomly than it expects (vm.mmap_rnd_bits above
+28), so the programs are started with ``setarch -R`` where there is one, which turns that off for them alone.
 """
 
 import argparse
@@ -24,7 +24,10 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ROOT / "tests" / "c"
 #: Words for the compiler, and the variables with what a sanitizer is to do.
 KINDS = {
-    "thread": (("-fsanitize=thread", "-Wno-tsan"), {"TSAN_OPTIONS": "exitcode=66 die_after_fork=0 second_deadlock_stack=1"}),
+    "thread": (
+        ("-fsanitize=thread", "-Wno-tsan"),
+        {"TSAN_OPTIONS": "exitcode=66 die_after_fork=0 second_deadlock_stack=1"},
+    ),
     "address": (
         ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer"),
         {"ASAN_OPTIONS": "exitcode=66 detect_stack_use_after_return=1", "UBSAN_OPTIONS": "print_stacktrace=1"},
@@ -62,7 +65,7 @@ def compile_program(name: str, folder: Path, flags: tuple[str, ...]) -> Path:
 def without_randomization(program: Path) -> list[str]:
     """The words that start a program at the same addresses each time, where that can be had."""
     setarch = shutil.which("setarch")
-    if setarch and subprocess.run([setarch, "-R", "true"], stderr=subprocess.DEVNULL).returncode == 0:
+    if setarch and subprocess.run([setarch, "-R", "true"], check=False, stderr=subprocess.DEVNULL).returncode == 0:
         return [setarch, "-R", str(program)]
     return [str(program)]
 
@@ -75,7 +78,9 @@ def run(kind: str, name: str, options: argparse.Namespace) -> bool:
     arguments = [str(options.seed), str(options.time)] if name == "stress" else []
     words = [options.python, "-m", "softverbs", "run", "--", *without_randomization(program), *arguments]
     environment = {**os.environ, **variables, "SOFTVERBS_DRIVER": str(folder)}
-    done = subprocess.run(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    done = subprocess.run(
+        words, check=False, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
     lines = done.stdout.splitlines()
     clean = done.returncode == 0 and "done" in lines and not any(word in done.stdout for word in REPORTED)
     print(f"{kind:8} {name:13} {'clean' if clean else f'exit code {done.returncode}'}", flush=True)

@@ -1,4 +1,4 @@
-"""Events that nobody has read go with their object: a descriptor is readable exactly while there is an event to read."""
+"""Unread events go with their object: a descriptor is readable exactly while there is an event to read."""
 
 from __future__ import annotations
 

@@ -108,10 +108,9 @@ def _tell_unused(server: Server, program: str, verbose: bool, preload: bool) -> 
     if server.asked:
         words = "listed the device and did not open it"
     else:
-        ways = "is statically linked, or runs with the rights of another user" + (
-            "" if preload else "; without --no-preload also one that brings its own libibverbs finds the device"
-        )
-        words = f"and what it started never asked for a device: a program finds none that does not use libibverbs, {ways}"
+        words = "and what it started asked for no device; a program cannot that is statically linked or set-user-ID"
+        if not preload:
+            words += ", and does not that brings its own libibverbs (leave --no-preload out)"
     click.echo(f"softverbs run: {program} {words}", err=True)
 
 

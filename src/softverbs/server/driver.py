@@ -68,10 +68,11 @@ def environment(base: Mapping[str, str], socket: str, libraries: Path, preload: 
         SOCKET_VARIABLE: socket,
         "LD_LIBRARY_PATH": f"{libraries}:{before}" if before else str(libraries),
     }
-    if preload:
+    ours = preloaded(libraries) if preload else []
+    if ours:
         # Behind the program's own: what is preloaded to watch calls of verbs, or a sanitizer, comes first.
         own = [base["LD_PRELOAD"]] if base.get("LD_PRELOAD") else []
-        changed["LD_PRELOAD"] = ":".join([*own, *preloaded(libraries)])
+        changed["LD_PRELOAD"] = ":".join([*own, *ours])
         # AddressSanitizer, where it is a shared library, ends a program in which another one is loaded before it. Ours
         # do not replace anything that it replaces. What the user has set comes behind, and so wins.
         options = base.get("ASAN_OPTIONS")
