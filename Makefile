@@ -8,7 +8,7 @@ ARGS ?=
 # Only what is installed may be imported: neither the sources nor a user's own packages.
 pytest = env -u PYTHONPATH PYTHONNOUSERSITE=1 SOFTVERBS_CORE=$(1) .venv/$(1)/bin/python -m pytest $(ARGS)
 
-.PHONY: help demo test test-compiled test-pure lint coverage bench interop rdma-core-tests programs clean
+.PHONY: help demo test test-compiled test-pure lint coverage bench interop rdma-core-tests programs sanitize clean
 
 help:
 	@echo "make demo      two processes over RoCEv2 on loopback: the main job, checked"
@@ -19,6 +19,7 @@ help:
 	@echo "make interop   against Linux's Soft-RoCE in a virtual machine"
 	@echo "make rdma-core-tests  rdma-core's own tests of pyverbs, fetched and run against softverbs"
 	@echo "make programs  every program of perftest with every transport and option that it has: a table"
+	@echo "make sanitize  the C driver and its tests on the compiler's sanitizers; ARGS=\"thread stress --time 60000\""
 	@echo "make clean     removes everything that these made"
 
 demo:
@@ -68,6 +69,10 @@ rdma-core-tests:
 programs:
 	@if $(venv) headers; then $(venv) compiled && build=compiled; else $(venv) pure && build=pure; fi && \
 	env -u PYTHONPATH PYTHONNOUSERSITE=1 .venv/$$build/bin/python -m tests.programs.matrix $(ARGS)
+
+sanitize:
+	@if $(venv) headers; then $(venv) compiled && build=compiled; else $(venv) pure && build=pure; fi && \
+	env -u PYTHONPATH PYTHONNOUSERSITE=1 .venv/$$build/bin/python tools/sanitize.py $(ARGS)
 
 clean:
 	rm -rf .venv .cache build dist htmlcov .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -3,14 +3,39 @@
 
 #include "driver.h"
 
-/* Takes a queue's memory, new or moved. */
-static void take_memory(struct sv_cq *self, uint8_t *memory, size_t size, uint32_t offset, uint32_t slots)
+/* Maps a queue's slots, which lie behind the header: NULL with errno. */
+static uint8_t *map_slots(int fd, size_t memory_size, uint32_t offset)
 {
-	self->memory = memory;
-	self->memory_size = size;
-	self->slots = memory + offset;
-	self->mask = slots - 1;
-	self->head = *(volatile uint64_t *)(memory + SV_CQ_HEAD);
+	void *slots = mmap(NULL, memory_size - offset, PROT_READ | PROT_WRITE, MAP_SHARED, fd, offset);
+
+	return slots == MAP_FAILED ? NULL : slots;
+}
+
+/* Exchanges the memory of a queue that was resized. The page of the header takes the place of the old one in a single
+ * step, since other threads look there, without the lock, whether the queue is empty. It is moved there (mremap(2)) from
+ * a mapping of its own: a thread that looks meanwhile waits in the kernel. 0, or -1 with errno.
+ */
+static int exchange_memory(struct sv_cq *self, int fd, const struct sv_resize_cq_response *made)
+{
+	uint8_t *slots = map_slots(fd, made->memory_size, made->offset);
+	void *header;
+
+	if (!slots)
+		return -1;
+	header = mmap(NULL, made->offset, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (header == MAP_FAILED ||
+	    mremap(header, made->offset, made->offset, MREMAP_MAYMOVE | MREMAP_FIXED, self->header) == MAP_FAILED) {
+		if (header != MAP_FAILED)
+			munmap(header, made->offset);
+		munmap(slots, made->memory_size - made->offset);
+		return -1;
+	}
+	munmap(self->slots, self->slots_size);
+	self->slots = slots;
+	self->slots_size = made->memory_size - made->offset;
+	self->mask = made->slots - 1;
+	sv_set_head(self, atomic_load_explicit((_Atomic uint64_t *)(self->header + SV_CQ_HEAD), memory_order_relaxed));
+	return 0;
 }
 
 /* `verb`: SV_ASK_CREATE_CQ or SV_ASK_CREATE_CQ_EX. */
@@ -44,7 +69,11 @@ static struct sv_cq *create_cq(struct ibv_context *context, uint32_t cqe, void *
 		errno = ENOMEM;
 		return NULL;
 	}
-	take_memory(self, memory, response.memory_size, response.offset, response.slots);
+	self->header = memory;
+	self->slots = memory + response.offset;
+	self->slots_size = response.memory_size - response.offset;
+	self->mask = response.slots - 1;
+	self->head = atomic_load_explicit((_Atomic uint64_t *)(memory + SV_CQ_HEAD), memory_order_relaxed);
 	self->connection = connection;
 	self->overwritten = flags & IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN;
 	self->locks = !(flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED);
@@ -110,29 +139,21 @@ SV_EXPORT int ibv_resize_cq(struct ibv_cq *cq, int cqe)
 	struct sv_cq *self = (struct sv_cq *)cq;
 	struct sv_resize_cq_request request = {.handle = cq->handle, .cqe = cqe};
 	struct sv_resize_cq_response response;
-	struct sv_old *old = malloc(sizeof(*old));
-	uint8_t *memory;
 	int error;
 	int fd;
 
-	if (!old)
-		return ENOMEM;
 	sv_lock_cq(self);
 	pthread_mutex_lock(&self->arming); /* the device takes what is armed along to the new memory */
 	error = sv_call_fds(self->connection, SV_RESIZE_CQ, &request, sizeof(request), &response, sizeof(response), &fd,
 			    1, -1);
-	memory = error ? NULL : sv_map(fd, response.memory_size);
-	if (memory) {
-		/* A thread may be looking at the old memory, without the lock, whether something is there. */
-		*old = (struct sv_old){self->old, self->memory, self->memory_size};
-		self->old = old;
-		take_memory(self, memory, response.memory_size, response.offset, response.slots);
-		cq->cqe = response.cqe;
-	} else {
-		free(old);
-		if (!error)
+	if (!error) {
+		if (exchange_memory(self, fd, &response)) {
 			sv_lost(self->connection); /* the device writes to memory that is not here */
-		error = error ? error : ENOMEM;
+			error = sv_refuse(ENOMEM, "ibv_resize_cq: the new memory cannot be mapped: %s", strerror(errno));
+		} else {
+			cq->cqe = response.cqe;
+		}
+		close(fd);
 	}
 	pthread_mutex_unlock(&self->arming);
 	sv_unlock_cq(self);
@@ -164,14 +185,8 @@ SV_EXPORT int ibv_destroy_cq(struct ibv_cq *cq)
 			     &cq->async_events_completed);
 	if (cq->channel)
 		__atomic_sub_fetch(&cq->channel->refcnt, 1, __ATOMIC_SEQ_CST);
-	munmap(self->memory, self->memory_size);
-	while (self->old) {
-		struct sv_old *old = self->old;
-
-		self->old = old->next;
-		munmap(old->memory, old->size);
-		free(old);
-	}
+	munmap(self->header, SV_RING_HEADER);
+	munmap(self->slots, self->slots_size);
 	pthread_mutex_destroy(&self->lock);
 	pthread_mutex_destroy(&self->arming);
 	pthread_mutex_destroy(&cq->mutex);

@@ -11,12 +11,18 @@
 static struct sv_device the_device;
 static pthread_mutex_t device_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* Writes what HELLO said into the device. */
+/* Writes what HELLO said into the device. Programs read it at any time, without a lock, so the same is not written again:
+ * it is another only where SOFTVERBS_SOCKET has become that of another device.
+ */
 static void describe(struct sv_device *self, const struct sv_hello_response *hello)
 {
 	struct ibv_device *device = &self->device;
 
 	pthread_mutex_lock(&device_lock);
+	if (self->guid == hello->guid && !strncmp(device->name, hello->name, sizeof(device->name) - 1)) {
+		pthread_mutex_unlock(&device_lock);
+		return;
+	}
 	device->node_type = IBV_NODE_CA;
 	device->transport_type = IBV_TRANSPORT_IB;
 	snprintf(device->name, sizeof(device->name), "%.63s", hello->name);
@@ -38,6 +44,7 @@ SV_EXPORT struct ibv_device **ibv_get_device_list(int *num_devices)
 		return NULL;
 	connection = sv_connect(SV_PURPOSE_LIST);
 	if (!connection) {
+		sv_tell_unreachable(errno);
 		errno = 0; /* no device is no error */
 		return list;
 	}

@@ -61,7 +61,7 @@ struct sv_connection {
 	atomic_bool dead;
 	bool forked; /* it is the parent's: nothing of it may be touched */
 	struct sv_connection *heir; /* where it is forked: this process's own, once it was needed */
-	bool told; /* IBV_EVENT_DEVICE_FATAL was read */
+	atomic_bool told; /* IBV_EVENT_DEVICE_FATAL was read */
 	atomic_long looked; /* ms, when the socket was last asked whether the device lives */
 	unsigned int references;
 	pthread_mutex_t entries_lock;
@@ -104,8 +104,6 @@ void sv_remove(struct sv_connection *connection, struct sv_entry *entry);
 /* With entries_lock held. */
 struct sv_entry *sv_find(struct sv_connection *connection, enum sv_kind kind, uint64_t handle);
 
-/* Words for the last error of this thread; printed where SOFTVERBS_EXPLAIN=1. Sets errno, and returns `error`. */
-SV_EXPORT int sv_refuse(int error, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* Says which queue has something new, after its tail was stored: the queue's mark, and those above it (core/marks.py). */
 static inline void sv_mark(struct sv_connection *connection, uint32_t mark)
@@ -125,7 +123,7 @@ static inline void sv_doorbell(struct sv_connection *connection)
 	static const uint64_t one = 1;
 
 	atomic_thread_fence(memory_order_seq_cst);
-	if (!*(volatile uint32_t *)(connection->control + SV_CONTROL_AWAKE)) {
+	if (!atomic_load_explicit((_Atomic uint32_t *)(connection->control + SV_CONTROL_AWAKE), memory_order_relaxed)) {
 		ssize_t written;
 		int cancelling;
 
@@ -136,12 +134,23 @@ static inline void sv_doorbell(struct sv_connection *connection)
 	}
 }
 
+/* -- words.c: what is said to people */
+
+/* Words for the last error of this thread; printed where SOFTVERBS_EXPLAIN=1. Sets errno, and returns `error`. */
+SV_EXPORT int sv_refuse(int error, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Says, once, that the device which the environment names cannot be reached. */
+void sv_tell_unreachable(int error);
+/* Says, once, which variables of the environment are not the device's, and with `softverbs run -v` what was loaded. */
+void sv_introduce(const struct sv_hello_response *hello);
+
 /* -- planned.c: faults on demand */
 
 /* Whether the device's plan of faults has rules for a verb that the driver does by itself; `verb`: SV_ASK_*. */
 static inline bool sv_is_planned(const struct sv_connection *connection, unsigned int verb)
 {
-	return *(volatile uint64_t *)(connection->control + SV_CONTROL_ASKS) >> verb & 1;
+	const uint8_t *asks = connection->control + SV_CONTROL_ASKS;
+
+	return atomic_load_explicit((_Atomic uint64_t *)asks, memory_order_relaxed) >> verb & 1;
 }
 
 /* Asks whether this call is to fail: 0, or the errno, with words. `size`: entries of a queue, or 0. */
@@ -199,13 +208,6 @@ struct sv_channel {
 	uint32_t handle;
 };
 
-/* Memory that is no longer used but may still be looked at by a thread that polls. */
-struct sv_old {
-	struct sv_old *next;
-	uint8_t *memory;
-	size_t size;
-};
-
 struct sv_cq {
 	union {
 		struct ibv_cq cq;
@@ -215,12 +217,11 @@ struct sv_cq {
 	struct sv_entry entry;
 	struct sv_connection *connection;
 	pthread_mutex_t lock;
-	uint8_t *memory;
+	uint8_t *header; /* a page, which stays at its address when the queue is resized: it is read without `lock` */
 	uint8_t *slots;
-	size_t memory_size;
-	uint64_t head;
+	size_t slots_size;
+	uint64_t head; /* stored with `lock` held, by sv_set_head; read without it by sv_is_empty */
 	uint64_t mask;
-	struct sv_old *old;
 	/* start_poll to end_poll: a copy of the current completion, whose slot the device has back already. */
 	_Alignas(8) uint8_t current[SV_CQ_SLOT];
 	atomic_ulong poller; /* the thread that holds `lock` from start_poll to end_poll; 0: none */
@@ -261,7 +262,7 @@ struct sv_qp {
 	struct sv_queue receives;
 	uint32_t max_inline;
 	uint32_t allowed; /* operations, one bit each */
-	uint32_t max_reads;
+	uint32_t max_reads; /* atomic: one thread may post while another modifies */
 	bool signal_all;
 	bool extended; /* made with SEND_OPS_FLAGS */
 	uint64_t operations; /* which those were, IBV_QP_EX_WITH_* */
@@ -305,6 +306,11 @@ uint32_t sv_pd_handle(const struct ibv_pd *pd);
 /* Keeps others from polling. A thread within a batch (ibv_start_poll(3)) does so already. */
 void sv_lock_cq(struct sv_cq *self);
 void sv_unlock_cq(struct sv_cq *self);
+static inline void sv_set_head(struct sv_cq *cq, uint64_t head)
+{
+	__atomic_store_n(&cq->head, head, __ATOMIC_RELEASE);
+}
+
 int sv_poll_cq(struct ibv_cq *cq, int count, struct ibv_wc *wc);
 int sv_req_notify_cq(struct ibv_cq *cq, int solicited_only);
 void sv_fill_polling(struct sv_cq *self);

@@ -49,10 +49,11 @@ SV_EXPORT int ibv_destroy_comp_channel(struct ibv_comp_channel *channel)
 {
 	struct sv_channel *self = (struct sv_channel *)channel;
 	struct sv_destroy_channel_request request = {.handle = self->handle};
+	int users = __atomic_load_n(&channel->refcnt, __ATOMIC_ACQUIRE);
 	int error;
 
-	if (channel->refcnt)
-		return sv_refuse(EBUSY, "the completion channel is used by %d completion queues", channel->refcnt);
+	if (users)
+		return sv_refuse(EBUSY, "the completion channel is used by %d completion queues", users);
 	error = sv_call(sv_of(channel->context), SV_DESTROY_CHANNEL, &request, sizeof(request), NULL, 0);
 	if (error && error != EIO)
 		return error;
@@ -208,9 +209,8 @@ SV_EXPORT int ibv_get_async_event(struct ibv_context *context, struct ibv_async_
 		int error = connection->async_fd < 0 ? EIO
 						     : receive_record(context->async_fd, &record, sizeof(record));
 
-		if (error == EIO && !connection->told && connection->async_fd >= 0) {
+		if (error == EIO && connection->async_fd >= 0 && !atomic_exchange(&connection->told, true)) {
 			/* The end of the device is an event itself, once. */
-			connection->told = true;
 			sv_lost(connection);
 			event->event_type = IBV_EVENT_DEVICE_FATAL;
 			event->element.port_num = 0;
@@ -223,7 +223,7 @@ SV_EXPORT int ibv_get_async_event(struct ibv_context *context, struct ibv_async_
 			return -1;
 		}
 		if (record.event == IBV_EVENT_DEVICE_FATAL)
-			connection->told = true;
+			atomic_store(&connection->told, true);
 		event->event_type = record.event;
 	} while (!fill_element(connection, &record, event));
 	return 0;

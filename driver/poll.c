@@ -12,12 +12,23 @@
 
 static inline uint64_t load_tail(const struct sv_cq *self)
 {
-	return atomic_load_explicit((_Atomic uint64_t *)(self->memory + SV_CQ_TAIL), memory_order_acquire);
+	return atomic_load_explicit((_Atomic uint64_t *)(self->header + SV_CQ_TAIL), memory_order_acquire);
 }
 
-static inline void store_head(struct sv_cq *self)
+/* Whether there is no completion. Without the lock, the head has to be read first: it never passes the tail, so where the
+ * tail that is read afterwards is the same, the queue is empty at that moment.
+ */
+static inline bool is_empty(const struct sv_cq *self)
 {
-	atomic_store_explicit((_Atomic uint64_t *)(self->memory + SV_CQ_HEAD), self->head, memory_order_release);
+	uint64_t head = __atomic_load_n(&self->head, __ATOMIC_ACQUIRE);
+
+	return load_tail(self) == head;
+}
+
+static inline void store_head(struct sv_cq *self, uint64_t head)
+{
+	sv_set_head(self, head);
+	atomic_store_explicit((_Atomic uint64_t *)(self->header + SV_CQ_HEAD), head, memory_order_release);
 }
 
 /* How many completions there are. Where the device has overwritten some, the oldest are skipped. */
@@ -26,15 +37,15 @@ static inline uint64_t waiting(struct sv_cq *self)
 	uint64_t count = load_tail(self) - self->head;
 
 	if (self->overwritten && count > (uint64_t)self->cq.cqe && (int64_t)count > 0) {
-		self->head += count - self->cq.cqe;
+		sv_set_head(self, self->head + count - self->cq.cqe);
 		count = self->cq.cqe;
 	}
 	return count;
 }
 
-static inline const uint8_t *oldest(const struct sv_cq *self)
+static inline const uint8_t *slot_at(const struct sv_cq *self, uint64_t index)
 {
-	return self->slots + (self->head & self->mask) * SV_CQ_SLOT;
+	return self->slots + (index & self->mask) * SV_CQ_SLOT;
 }
 
 /* Polling the completion of a send frees its slot and those before it. The device has them back already. */
@@ -93,7 +104,7 @@ static bool is_idle(struct sv_cq *self)
 
 	if (polls % YIELD_EVERY == YIELD_EVERY - 1)
 		sched_yield();
-	return sv_is_lost(self->connection) && load_tail(self) == self->head;
+	return sv_is_lost(self->connection) && is_empty(self);
 }
 
 /* What a child of fork gets: the head belongs to its parent. */
@@ -114,7 +125,7 @@ int sv_poll_cq(struct ibv_cq *cq, int count, struct ibv_wc *wc)
 	}
 	if (__builtin_expect(sv_ask(self->connection, SV_ASK_POLL_CQ, cq->handle, 0), 0))
 		return -1;
-	if (load_tail(self) == self->head) {
+	if (is_empty(self)) {
 		if (is_idle(self)) {
 			errno = EIO;
 			return -1;
@@ -124,16 +135,15 @@ int sv_poll_cq(struct ibv_cq *cq, int count, struct ibv_wc *wc)
 	pthread_mutex_lock(&self->lock);
 	there = waiting(self);
 	for (taken = 0; taken < count && (uint64_t)taken < there; taken++) {
-		const uint8_t *slot = oldest(self);
+		const uint8_t *slot = slot_at(self, self->head + taken);
 
 		copy_completion(wc + taken, slot);
 		if (__builtin_expect(wc[taken].status != IBV_WC_SUCCESS, 0))
-			explain_completion(self, slot, self->head);
+			explain_completion(self, slot, self->head + taken);
 		free_slots(self, slot);
-		self->head++;
 	}
 	if (taken)
-		store_head(self);
+		store_head(self, self->head + taken);
 	pthread_mutex_unlock(&self->lock);
 	return taken;
 }
@@ -146,7 +156,7 @@ static void arm(struct sv_cq *self, size_t offset)
 {
 	uint64_t word = (uint64_t)++self->armings << 32 | (uint32_t)load_tail(self);
 
-	atomic_store_explicit((_Atomic uint64_t *)(self->memory + offset), word, memory_order_release);
+	atomic_store_explicit((_Atomic uint64_t *)(self->header + offset), word, memory_order_release);
 	atomic_thread_fence(memory_order_seq_cst);
 }
 
@@ -211,14 +221,13 @@ static int step(struct sv_cq *self)
 	if (!waiting(self))
 		return ENOENT;
 	slot = self->current;
-	memcpy(self->current, oldest(self), SV_CQ_SLOT);
+	memcpy(self->current, slot_at(self, self->head), SV_CQ_SLOT);
 	self->ex.wr_id = FIELD(uint64_t, slot, SV_CQ_WR_ID);
 	self->ex.status = FIELD(uint32_t, slot, SV_CQ_STATUS);
 	if (self->ex.status != IBV_WC_SUCCESS)
 		explain_completion(self, slot, self->head);
 	free_slots(self, slot);
-	self->head++;
-	store_head(self);
+	store_head(self, self->head + 1);
 	return 0;
 }
 
@@ -234,7 +243,7 @@ static int start_poll(struct ibv_cq_ex *cq, struct ibv_poll_cq_attr *attr)
 	error = sv_ask(self->connection, SV_ASK_POLL_CQ, self->cq.handle, 0);
 	if (error)
 		return error;
-	if (load_tail(self) == self->head)
+	if (is_empty(self))
 		return is_idle(self) ? EIO : ENOENT;
 	if (self->locks) {
 		pthread_mutex_lock(&self->lock);

@@ -31,7 +31,7 @@ void sv_queue_open(struct sv_queue *queue, uint8_t *memory, const struct sv_ring
 
 static uint32_t state_of(const struct sv_qp *self)
 {
-	uint32_t state = *(volatile uint32_t *)(self->memory + SV_QP_STATE);
+	uint32_t state = atomic_load_explicit((_Atomic uint32_t *)(self->memory + SV_QP_STATE), memory_order_relaxed);
 
 	return state <= IBV_QPS_ERR ? state : IBV_QPS_ERR;
 }
@@ -122,7 +122,7 @@ int sv_check_post(struct sv_qp *self, unsigned int opcode, unsigned int flags, u
 		return refuse_full(self, tail);
 	if (flags & ~KNOWN_FLAGS)
 		return sv_refuse(EINVAL, "send_flags %#x: of no meaning here: %#x", flags, flags & ~KNOWN_FLAGS);
-	if (is_answered(opcode) && !self->max_reads)
+	if (is_answered(opcode) && !__atomic_load_n(&self->max_reads, __ATOMIC_RELAXED))
 		return sv_refuse(EINVAL, "max_rd_atomic of QP %#x is 0: it has no %s", number,
 				 sv_wr_opcode_str(opcode));
 	return 0;

@@ -364,6 +364,12 @@ static void unlock_cqs(struct sv_qp *self)
 		sv_unlock_cq(second);
 }
 
+/* What programs see of the state. Several threads may ask and change at once. */
+static void note_state(struct ibv_qp *qp, enum ibv_qp_state state)
+{
+	__atomic_store_n(&qp->state, state, __ATOMIC_RELAXED);
+}
+
 SV_EXPORT int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int attr_mask)
 {
 	struct sv_qp *self = (struct sv_qp *)qp;
@@ -383,9 +389,9 @@ SV_EXPORT int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int att
 	if (error)
 		return error;
 	if (attr_mask & IBV_QP_MAX_QP_RD_ATOMIC)
-		self->max_reads = attr->max_rd_atomic;
+		__atomic_store_n(&self->max_reads, attr->max_rd_atomic, __ATOMIC_RELAXED);
 	if (attr_mask & IBV_QP_STATE)
-		qp->state = attr->qp_state;
+		note_state(qp, attr->qp_state);
 	return 0;
 }
 
@@ -409,7 +415,7 @@ SV_EXPORT int ibv_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int attr
 	init_attr->sq_sig_all = self->signal_all;
 	init_attr->cap = attr->cap;
 	if (attr_mask & IBV_QP_STATE)
-		qp->state = attr->qp_state;
+		note_state(qp, attr->qp_state);
 	return 0;
 }
 

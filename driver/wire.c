@@ -3,8 +3,6 @@
  */
 #include <fcntl.h>
 #include <poll.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -23,38 +21,17 @@ static pthread_mutex_t connections_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct sv_connection *connections;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-static __thread char last_reason[SV_TEXT_SIZE + 1];
-
-/* -- reasons */
-
-/* Words for the last call of this thread that failed; "" where there are none. */
-SV_EXPORT const char *softverbs_last_reason(void)
-{
-	return last_reason;
-}
-
-static void explain(void)
-{
-	const char *wanted = getenv("SOFTVERBS_EXPLAIN");
-
-	if (wanted && *wanted && strcmp(wanted, "0") != 0)
-		fprintf(stderr, "softverbs: %s\n", last_reason);
-}
-
-int sv_refuse(int error, const char *format, ...)
-{
-	va_list arguments;
-
-	va_start(arguments, format);
-	vsnprintf(last_reason, sizeof(last_reason), format, arguments);
-	va_end(arguments);
-	if (error != ENODATA) /* an empty entry of a table, which programs look for */
-		explain();
-	errno = error;
-	return error;
-}
-
 /* -- fork: what the parent holds is the parent's */
+
+static void lock_connections(void)
+{
+	pthread_mutex_lock(&connections_lock);
+}
+
+static void unlock_connections(void)
+{
+	pthread_mutex_unlock(&connections_lock);
+}
 
 /* In a child: its copies of the connections are closed, so that the device sees the end of the parent, and dead. */
 static void after_fork(void)
@@ -72,17 +49,7 @@ static void after_fork(void)
 		pthread_mutex_init(&each->lock, NULL);
 		pthread_mutex_init(&each->entries_lock, NULL);
 	}
-	pthread_mutex_init(&connections_lock, NULL);
-}
-
-static void lock_connections(void)
-{
-	pthread_mutex_lock(&connections_lock);
-}
-
-static void unlock_connections(void)
-{
-	pthread_mutex_unlock(&connections_lock);
+	unlock_connections(); /* the thread that forked has locked it */
 }
 
 static void watch_forks(void)
@@ -106,7 +73,7 @@ bool sv_is_lost(struct sv_connection *connection)
 
 	if (atomic_load_explicit(&connection->dead, memory_order_relaxed))
 		return true;
-	if (*(volatile uint32_t *)(connection->control + SV_CONTROL_GONE))
+	if (atomic_load_explicit((_Atomic uint32_t *)(connection->control + SV_CONTROL_GONE), memory_order_relaxed))
 		return true;
 	clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
 	ms = now.tv_sec * 1000 + now.tv_nsec / 1000000;
@@ -408,6 +375,7 @@ struct sv_connection *sv_connect(uint32_t purpose)
 		errno = error;
 		return NULL;
 	}
+	sv_introduce(&self->hello);
 	return self;
 }
 

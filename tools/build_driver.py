@@ -3,7 +3,8 @@
     python tools/build_driver.py [--output FOLDER] [--check]
 
 A map of symbols makes a library: driver/libibverbs.map and the .c files beside it are libibverbs.so.1,
-driver/efa/libefa.map and those beside it libefa.so.1. All but the first are linked with the first.
+driver/efa/libefa.map and those beside it libefa.so.1. All but the first are linked with the first. Beside each lies one
+under its developer's name, libibverbs.so, which only leads to it (driver/names).
 
 An installation of the package builds the same by CMakeLists.txt. Needs a C compiler and the headers of libibverbs
 (Debian: libibverbs-dev), for librdmacm.so.1 also those of librdmacm (librdmacm-dev); without them it is left out.
@@ -15,6 +16,7 @@ import argparse
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -29,6 +31,10 @@ VERBS = "infiniband/verbs.h"
 NEEDS = {"librdmacm": "rdma/rdma_cma.h"}
 FLAGS = ("-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-fPIC", "-fvisibility=hidden", "-pthread", "-D_GNU_SOURCE")
 LINKING = ("-shared", "-Wl,-z,defs")
+#: Of those that need another of ours: it is looked for beside them, and not where the program's DT_RPATH says.
+BESIDE = ("-Wl,--enable-new-dtags", "-Wl,-rpath,$ORIGIN")
+#: Of the developers' names: nothing but a need.
+NAMING = ("-shared", "-nostdlib", "-Wl,--no-as-needed", *BESIDE)
 
 
 def abi_header() -> str:
@@ -54,10 +60,11 @@ def maps() -> list[Path]:
     return [DRIVER / f"{FIRST}.map", *others]
 
 
-def build(output: Path) -> list[Path]:
-    """Compiles and links; the libraries, libibverbs.so.1 first.
+def build(output: Path, extra: Sequence[str] = ()) -> list[Path]:
+    """Compiles and links; the libraries, libibverbs.so.1 first, without those under developers' names.
 
     :param output: the folder for them
+    :param extra: more words for the compiler, as ``-fsanitize=thread``
     :raises FileNotFoundError: there are no headers of libibverbs
     """
     headers = include()
@@ -70,11 +77,18 @@ def build(output: Path) -> list[Path]:
     for map_file in maps():
         library = output / f"{map_file.stem}.so.1"
         sources = sorted(map_file.parent.glob("*.c"))
-        linking = (*LINKING, f"-Wl,-soname,{library.name}", f"-Wl,--version-script={map_file}", *built[:1])
-        words = (os.environ.get("CC", "cc"), *FLAGS, *where, *sources, *linking, "-o", library)
-        subprocess.run([str(word) for word in words], check=True)
+        linking = (*LINKING, f"-Wl,-soname,{library.name}", f"-Wl,--version-script={map_file}")
+        if built:
+            linking += (*BESIDE, str(built[0]))
+        compile_all(*FLAGS, *extra, *where, *sources, *linking, "-o", library)
+        compile_all(*FLAGS, DRIVER / "names" / "name.c", *NAMING, library, "-o", output / f"{map_file.stem}.so")
         built.append(library)
     return built
+
+
+def compile_all(*words: str | Path) -> None:
+    """Calls the compiler."""
+    subprocess.run([os.environ.get("CC", "cc"), *map(str, words)], check=True)
 
 
 def main() -> int:

@@ -12,6 +12,7 @@
 #include <rdma/rdma_cma.h>
 #include <rdma/rdma_verbs.h>
 #include <rdma/rsocket.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -227,7 +228,7 @@ static void *serve(void *unused)
 	CHECK(!rdma_create_ep(&listener, info, NULL, &init), "an endpoint that is asked");
 	CHECK(!rdma_listen(listener, 0), "it listens");
 	rdma_freeaddrinfo(info);
-	*(volatile bool *)unused = true;
+	atomic_store((atomic_bool *)unused, true);
 	CHECK(!rdma_get_request(listener, &id), "a request comes");
 	CHECK(id->event->event == RDMA_CM_EVENT_CONNECT_REQUEST && id->event->listen_id == listener, "it is one");
 	CHECK(!strcmp(id->event->param.conn.private_data, "hello") && id->event->param.conn.private_data_len == 56,
@@ -247,7 +248,7 @@ static void synchronous(void)
 {
 	struct rdma_conn_param param = {.private_data = "hello", .private_data_len = 6, .retry_count = 7};
 	struct ibv_qp_init_attr init = usual();
-	volatile bool listens = false;
+	atomic_bool listens = false;
 	struct rdma_addrinfo *info = look_up("127.0.0.1", 0);
 	char memory[64] = "message";
 	struct rdma_cm_id *id;
@@ -255,7 +256,7 @@ static void synchronous(void)
 	struct ibv_mr *mr;
 	pthread_t server;
 
-	CHECK(!pthread_create(&server, NULL, serve, (void *)&listens), "a thread");
+	CHECK(!pthread_create(&server, NULL, serve, &listens), "a thread");
 	while (!listens)
 		usleep(1000);
 	CHECK(!rdma_create_ep(&id, info, NULL, &init) && id->qp && id->route.num_paths == 1, "an endpoint that asks");

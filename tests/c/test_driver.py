@@ -68,6 +68,19 @@ def test_slots_are_free_without_polling_where_the_device_is_told_so(tmp_path: Pa
     assert lines == ["completed", "done"]
 
 
+@pytest.mark.parametrize("seed", [1, 2])
+def test_threads_share_objects_that_change(tmp_path: Path, seed: int) -> None:
+    """tools/sanitize.py has the sanitizers look at the same program, for longer."""
+    words = driver.softverbs_run(_compile("stress", tmp_path), str(seed), "1000")
+    assert driver.output(words, driver.environment()).splitlines()[-1] == "done"
+
+
+def test_nothing_is_left_of_what_goes_or_changes_its_size(tmp_path: Path) -> None:
+    words = driver.softverbs_run(_compile("resources", tmp_path))
+    lines = driver.output(words, driver.environment()).splitlines()
+    assert lines == ["resized CQ", "resized SRQ", "queues", "memory", "counter", "context", "done"]
+
+
 def test_counters(tmp_path: Path) -> None:
     words = driver.softverbs_run(_compile("counters", tmp_path))
     assert driver.output(words, driver.environment()).splitlines()[-1] == "done"

@@ -43,7 +43,7 @@ def test_bandwidth(test: str) -> None:
     assert (size, iterations) == ("5000", "70")
     assert float(peak) >= float(average) > 0
     assert float(average) == pytest.approx(float(rate) * 1e6 * 5000 / (1 << 20), rel=0.02, abs=0.02)
-    assert there.err == "" and here.err.startswith("Waiting for a client")
+    assert there.err == "" and here.err.startswith("Waiting for a client on port ") and "Ctrl-C ends" in here.err
 
 
 @pytest.mark.parametrize("test", ["write", "read", "send", "atomic"])

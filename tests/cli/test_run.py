@@ -18,6 +18,7 @@ from tests.server.client import Client, close_all
 
 from softverbs.cli import private_dev
 from softverbs.cli.run import exit_code
+from softverbs.server import driver
 
 ROOT = Path(__file__).parents[2]
 
@@ -68,6 +69,34 @@ def test_the_environment_names_the_socket_and_the_driver(env: dict[str, str]) ->
     script = 'echo $LD_LIBRARY_PATH; stat -c "%a %F" $SOFTVERBS_SOCKET $(dirname $SOFTVERBS_SOCKET)'
     lines = run("run", "sh", "-c", script, env=env).out.splitlines()
     assert lines == [f"{env['SOFTVERBS_DRIVER']}:/before", "600 socket", "700 directory"]
+
+
+def test_what_the_program_preloads_itself_comes_first(tmp_path: Path) -> None:
+    for name in driver.LIBRARIES[:2]:
+        (tmp_path / name).write_text("a library")
+    (tmp_path / driver.LIBRARIES[2]).touch()
+    ours = f"{tmp_path}/libibverbs.so.1:{tmp_path}/librdmacm.so.1"
+    made = driver.environment({}, "socket", tmp_path)
+    assert (made["LD_PRELOAD"], made["ASAN_OPTIONS"]) == (ours, "verify_asan_link_order=0")
+    made = driver.environment({"LD_PRELOAD": "libx.so liby.so", "ASAN_OPTIONS": "a=1"}, "socket", tmp_path)
+    assert (made["LD_PRELOAD"], made["ASAN_OPTIONS"]) == (f"libx.so liby.so:{ours}", "verify_asan_link_order=0:a=1")
+    assert "LD_PRELOAD" not in driver.environment({}, "socket", tmp_path, preload=False)
+
+
+def test_a_program_that_asks_for_no_device(env: dict[str, str]) -> None:
+    ended = run("run", "true", env=env)
+    assert (ended.code, ended.err.count("\n")) == (0, 1)
+    assert ended.err.startswith("softverbs run: true and what it started asked for no device; ")
+    assert "--no-preload" not in ended.err
+    assert "leave --no-preload out" in run("run", "--no-preload", "true", env=env).err
+
+
+def test_a_program_that_only_lists_the_device(env: dict[str, str]) -> None:
+    script = "import os; from tests.server.client import Client; Client(os.environ['SOFTVERBS_SOCKET'], purpose=1)"
+    assert run("run", sys.executable, "-c", script, env=env).err == ""
+    words = "listed the device and did not open it"
+    assert run("run", "-v", "python3", "-c", "", env=env).err.count("\n") == 1
+    assert run("run", "-v", sys.executable, "-c", script, env=env).err == f"softverbs run: {sys.executable} {words}\n"
 
 
 def test_a_program_that_closes_its_pipe_dies_of_it_as_usual(env: dict[str, str]) -> None:
@@ -183,6 +212,11 @@ def test_serve_leaves_other_files_alone(env: dict[str, str], tmp_path: Path) -> 
     assert ended.code == 1 and ended.err.count("\n") == 1
 
 
+def test_help_says_what_a_mode_is() -> None:
+    text = invoke("serve", "--help").output
+    assert "--mode OCTAL" in text and "_MODE" not in text
+
+
 @pytest.mark.parametrize("mode", ["8", "x", "7777"])
 def test_serve_refuses_a_wrong_mode(mode: str) -> None:
     assert invoke("serve", "--socket", "x", "--mode", mode).exit_code == 2
@@ -223,7 +257,7 @@ def test_a_dev_of_its_own(env: dict[str, str], namespace: Path) -> None:
     before = sorted(os.listdir("/dev"))
     script = "ls /dev; test -c /dev/infiniband/uverbs0 && test -w /dev/infiniband/uverbs0 && echo yes >/dev/stdout"
     ended = run("run", "--dev", "--", "sh", "-c", script, env=env)
-    assert (ended.code, ended.err) == (0, "")
+    assert ended.code == 0 and ended.err.startswith("softverbs run: sh and what it started asked for no device")
     assert ended.out.splitlines() == [*sorted({*before, "infiniband"}), "yes"]
     assert sorted(os.listdir("/dev")) == before
     assert left(env) == []

@@ -26,6 +26,8 @@ _SOON_S, _LATER = (
     0.001,
     300,
 )  # how soon a time-out looks again where it must not raise, and how often: it may sleep there
+#: TCP port of servers, as of ibv_rc_pingpong and perftest.
+USUAL_PORT = 18515
 MTUS = ("256", "512", "1024", "2048", "4096")
 
 
@@ -101,7 +103,8 @@ def tcp_port_option(command: _Function) -> _Function:
     """``-p``: where the server listens."""
     kind = IntRange(1, 65535)
     text = "TCP port of the server."
-    return click.option("-p", "--port", "tcp_port", type=kind, default=18515, show_default=True, help=text)(command)
+    option = click.option("-p", "--port", "tcp_port", type=kind, default=USUAL_PORT, show_default=True, help=text)
+    return option(command)
 
 
 def pcap_option(command: _Function) -> _Function:

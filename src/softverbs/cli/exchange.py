@@ -18,7 +18,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
-from softverbs.cli.common import Fault, readable
+import click
+
+from softverbs.cli.common import USUAL_PORT, Fault, readable
 from softverbs.pyverbs.pyverbs_error import PyverbsError
 
 DONE = b"done\0"
@@ -183,6 +185,16 @@ def call(server: str, port: int) -> Line:
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise Fault(f"cannot connect to {server} port {port}: {reason}") from None
+
+
+def tell_waiting(port: int, client: str) -> None:
+    """Says on stderr that a server waits, and for what.
+
+    :param port: TCP port
+    :param client: the command that is the client, without a port
+    """
+    client += f" -p {port}" if port != USUAL_PORT else ""
+    click.echo(f"Waiting for a client on port {port}: {client}; Ctrl-C ends", err=True)
 
 
 def answer(port: int, bind: str | None = None) -> Line:

@@ -22,7 +22,7 @@ from softverbs.cli.common import (
     tcp_port_option,
 )
 from softverbs.cli.common import size as size_type
-from softverbs.cli.exchange import Line, answer, call
+from softverbs.cli.exchange import Line, answer, call, tell_waiting
 from softverbs.cli.perf_side import CONNECTIONS, MAX_COUNT, MAX_DEPTH, MAX_QPS, MAX_SIZE, TESTS, Plan, Result, Side
 from softverbs.cli.rc import Way, own_gid
 from softverbs.cli.show import progress
@@ -95,7 +95,7 @@ def command(
     pcap: str | None,
     **wishes: Any,
 ) -> None:
-    """Measure TEST between a server and a client: the client is who names a SERVERNAME.
+    """Measure TEST between a server and a client. The server is started first; the client names it, SERVERNAME.
 
     The client's options count, a server takes part in whatever the client asks for; if it names a TEST, in that one
     only. Both check the data at the end.
@@ -103,7 +103,7 @@ def command(
     if servername is not None and bind is not None:
         raise click.UsageError("--bind is for the server, which has no SERVERNAME")
     if servername is None:
-        click.echo(f"Waiting for a client on port {tcp_port}", err=True)
+        tell_waiting(tcp_port, f"softverbs perf {test or 'TEST'} HOST")
         line = answer(tcp_port, bind)
     else:
         line = call(servername, tcp_port)

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import threading
 from contextlib import suppress
+from pathlib import Path
 
 import click
 
@@ -42,10 +43,24 @@ def address_option(function: click.decorators.FC) -> click.decorators.FC:
 @click.command("run", context_settings={"help_option_names": ["-h", "--help"], "allow_interspersed_args": False})
 @address_option
 @pcap_option
+@click.option("-v", "--verbose", is_flag=True, help="Say on stderr which libibverbs each program has loaded.")
+@click.option(
+    "--preload/--no-preload",
+    default=True,
+    help="Load our libraries into every program (LD_PRELOAD), or only offer them to it (LD_LIBRARY_PATH).",
+)
 @click.option("--dev", is_flag=True, help="Give the program a /dev/infiniband/uverbs0, which UCX looks for.")
 @click.argument("program")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def command(address: str | None, pcap: str | None, dev: bool, program: str, arguments: tuple[str, ...]) -> None:
+def command(
+    address: str | None,
+    pcap: str | None,
+    verbose: bool,
+    preload: bool,
+    dev: bool,
+    program: str,
+    arguments: tuple[str, ...],
+) -> None:
     """Run a program that uses libibverbs on a device of its own: ibv_devinfo, perftest, MPI, anything.
 
     What the program starts shares the device, which ends with the program. The exit code is the program's, or 128 and
@@ -64,10 +79,41 @@ def command(address: str | None, pcap: str | None, dev: bool, program: str, argu
             words = [program, *arguments]
             if dev:
                 words = _with_dev(home, words)
-            code = _run(server, words, driver.environment(os.environ, path, libraries))
+            environment = driver.environment(os.environ, path, _plain(home, libraries), preload)
+            if verbose:
+                environment[driver.VERBOSE_VARIABLE] = "1"
+            code = _run(server, words, environment)
+            if code not in (NOT_FOUND, NOT_EXECUTABLE, private_dev.REFUSED):
+                _tell_unused(server, program, verbose, preload)
     finally:
         shutil.rmtree(home, ignore_errors=True)
     raise click.exceptions.Exit(code)
+
+
+def _plain(home: str, libraries: Path) -> Path:
+    """A path of the driver's folder that the dynamic linker does not take for several (ld.so(8)).
+
+    :param home: a folder that is removed in the end
+    :param libraries: the driver's folder
+    """
+    if not any(character in str(libraries) for character in " :;"):
+        return libraries
+    link = Path(home, "driver")
+    link.symlink_to(libraries.resolve())
+    return link
+
+
+def _tell_unused(server: Server, program: str, verbose: bool, preload: bool) -> None:
+    """Says so where nothing has used the device: usually it was another libibverbs that was asked."""
+    if server.opened or (server.asked and not verbose):
+        return
+    if server.asked:
+        words = "listed the device and did not open it"
+    else:
+        words = "and what it started asked for no device; a program cannot that is statically linked or set-user-ID"
+        if not preload:
+            words += ", and does not that brings its own libibverbs (leave --no-preload out)"
+    click.echo(f"softverbs run: {program} {words}", err=True)
 
 
 def _with_dev(home: str, words: list[str]) -> list[str]:

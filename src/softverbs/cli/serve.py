@@ -27,6 +27,9 @@ def _mode(text: str) -> int:
     return value
 
 
+_mode.__name__ = "octal"  # what --help calls the value
+
+
 @click.command("serve", context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--socket", "path", required=True, metavar="PATH", help="The socket that is made.")
 @click.option(
@@ -58,7 +61,9 @@ def command(path: str, mode: int, address: str | None, pcap: str | None) -> None
             addresses = ", ".join(str(address_of(gid)) for gid in device.link.gids)
             full = os.path.abspath(path)
             click.echo(f"{device.name} at {addresses}; a program uses it with the environment")
-            click.echo(f"{driver.SOCKET_VARIABLE}={full} LD_LIBRARY_PATH={libraries}")
+            preload = ":".join(driver.preloaded(libraries))
+            words = [f"{driver.SOCKET_VARIABLE}={full}", f"LD_LIBRARY_PATH={libraries}"]
+            click.echo(" ".join([*words, *([f"LD_PRELOAD={preload}"] if preload else [])]))
             server.run()
         finally:
             for number, handler in before.items():

@@ -489,13 +489,13 @@ class CompletionQueue:
             self.publish_tail()
             self._take_arming(self.published)
         ring = Ring(rounded(cqe, options), CQ_SLOT)
-        reasons = self.reasons
-        self.reasons = {}
+        # The numbers of the entries go on: a program that looks at the tail while its memory is exchanged compares it
+        # with a head of before or of afterwards, and must not find them equal by chance.
+        ring.head = old.head
+        ring.tail = old.tail
         for index in range(old.head, old.tail):
-            copy(ring.slot(ring.tail), old.slot(index), CQ_SLOT)
-            if index in reasons:
-                self.reasons[ring.tail] = reasons[index]
-            ring.tail += 1
+            copy(ring.slot(index), old.slot(index), CQ_SLOT)
+        self.reasons = {index: reason for index, reason in self.reasons.items() if index >= old.head}
         self.ring = ring
         self.cqe = ring.size
         self.any_from = self.solicited_from = self.last_solicited = ring.tail

@@ -80,6 +80,14 @@ class Waiting:
         self.events = kept
         return gone
 
+    def unsent(self, count: int) -> int:
+        """So many events are there no more: how many of their bytes the program has to take out of its descriptor. The
+        others had no room there yet.
+        """
+        entry = self.entry
+        assert entry is not None
+        return entry.session.unsent(entry.end, count)
+
     def close(self) -> None:
         """Ends the channel. Its identifiers have gone before."""
         self.events.clear()
@@ -315,7 +323,7 @@ def destroy_id(session: Session, request: Values) -> Values:
     held: Held = entry.core
     before = len(held.waiting.events)
     session.close(entry)
-    return {"events_reported": held.reported, "dropped": before - len(held.waiting.events)}
+    return {"events_reported": held.reported, "dropped": held.waiting.unsent(before - len(held.waiting.events))}
 
 
 @handles("CM_MIGRATE_ID")
@@ -323,12 +331,13 @@ def migrate_id(session: Session, request: Values) -> Values:
     """rdma_migrate_id(3)."""
     held = _held(session, request)
     channel: Waiting = session.core(CHANNEL, request["channel"])
-    moved = held.waiting.remove(held, True) if channel is not held.waiting else []
+    before = held.waiting
+    moved = before.remove(held, True) if channel is not before else []
     held.waiting = channel
     for item in moved:
         item[0].waiting = channel  # also of requests, which the listener's channel tells
         channel.push(*item)
-    return {"events_reported": held.reported, "moved": len(moved)}
+    return {"events_reported": held.reported, "moved": before.unsent(len(moved))}
 
 
 @handles("CM_QUERY")

@@ -32,7 +32,9 @@ def hello(session: Session, request: Values) -> Values:
         raise PyverbsRDMAError(f"purpose={request['purpose']} is not known", errno.EINVAL)
     if request["purpose"] == PURPOSES["PURPOSE_CONTEXT"]:
         _begin(session, request["guard"], request["secret"])
+        session.server.opened += 1
     session.greeted = True
+    session.server.asked += 1
     device = session.device
     return {
         "guid": device.guid,
@@ -40,6 +42,7 @@ def hello(session: Session, request: Values) -> Values:
         "num_comp_vectors": session.port.num_comp_vectors,
         "name": device.name.encode()[:63],
         "fw_ver": query.device_attr(device).fw_version.encode()[:63],
+        **session.server.digests,
     }
 
 
@@ -58,16 +61,18 @@ def _begin(session: Session, guard: int, secret: int) -> None:
         undo.callback(os.close, doorbell)
         passed = os.dup(doorbell)
         undo.callback(os.close, passed)
+        end = os.dup(theirs.fileno())
+        undo.callback(os.close, end)
         space = spaces.enter(session.pid, guard, secret, mem)
         undo.callback(spaces.leave, space)
         _check_guard(space)
         undo.pop_all()
     session.space, session.mem = space, mem
     ours.setblocking(False)
-    session.events, session.control, session.doorbell = ours, control, doorbell
+    session.events, session.far_events, session.control, session.doorbell = ours, theirs, control, doorbell
     session.marks = Marks(control.address + CONTROL["CONTROL_MARKS"], MARKS_SIZE, control)
     session.pass_on(control)
-    session.passing += [passed, theirs.detach()]
+    session.passing += [passed, end]
     try:
         session.server.watch_doorbell(session)
     except OSError as error:

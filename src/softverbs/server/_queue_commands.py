@@ -1,6 +1,7 @@
 """Commands about completion channels and queues, shared receive queues, and completion counters."""
 
 import errno
+import os
 import socket
 from typing import Any
 
@@ -34,8 +35,8 @@ def create_channel(session: Session, request: Values) -> Values:
     ours.setblocking(False)
     entry = session.add("channel", None)
     entry.core = CompChannel(lambda: session.server.note_channel(entry))
-    entry.end = ours
-    session.passing.append(theirs.detach())
+    entry.end, entry.far = ours, theirs
+    session.passing.append(os.dup(theirs.fileno()))
     return {"handle": entry.handle}
 
 
@@ -53,7 +54,7 @@ def deliver_channel(entry: Entry) -> None:
         cq = entry.core.pop()
         if cq is None:
             return
-        entry.session.send_record(entry.end, _CHANNEL.pack({"cq": cq.user.handle}))
+        entry.session.send_record(entry.end, _CHANNEL.pack({"cq": cq.user.handle}), cq.user)
 
 
 # -- completion queues
@@ -73,6 +74,7 @@ def create_cq(session: Session, request: Values) -> Values:
     core = CompletionQueue(session.port, session, cqe, None, channel, vector, request["flags"])
     memory = session.share_new(core)
     core.user = session.add("CQ", core, memory, core.handle)
+    core.user.channel = session.find("channel", request["channel"]) if request["channel"] else None
     return {"handle": core.user.handle, **_cq_memory(core, memory)}
 
 

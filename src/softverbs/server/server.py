@@ -28,6 +28,7 @@ from softverbs.server import (
     _planned,
     _qp_commands,
     _queue_commands,
+    driver,
 )
 from softverbs.server._domains import Domains, Target
 from softverbs.server._registry import HANDLERS
@@ -87,6 +88,13 @@ class Server:
         self._watched: dict[Session, None] = {}
         self.backlogged: dict[Session, None] = {}
         self._last_sweep = 0
+        #: How often programs have asked for the device, and opened it.
+        self.asked = 0
+        self.opened = 0
+        #: What the variables of the device were when it was started.
+        self.digests = {
+            field: driver.digest(os.environ.get(name, "")) for field, name in driver.DEVICE_VARIABLES.items()
+        }
         self._count = 0
         self._ends = False
         self._guard = threading.RLock()

@@ -12,6 +12,7 @@ import socket
 import struct
 from array import array
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -67,12 +68,17 @@ class Entry:
     core: Any
     #: What its queue lies in.
     memory: SharedMemory | None = None
-    #: Our end of a completion channel.
+    #: Our end of a completion channel, and the program's, from which unread events of what has gone are taken back.
     end: socket.socket | None = None
+    far: socket.socket | None = None
+    #: The channel of a completion queue.
+    channel: "Entry | None" = None
     #: The XRC domain that it was made with.
     domain: "OpenDomain | None" = None
-    #: Asynchronous events of it that were sent.
+    #: Asynchronous events of it that were raised; those, and completion events, whose records have left.
     reported: int = 0
+    sent_async: int = 0
+    sent_completions: int = 0
     closed: bool = field(default=False)
 
 
@@ -108,13 +114,15 @@ class Session:
         self.marks: Marks | None = None
         self.doorbell = -1
         self.process = -1
+        #: The socket of asynchronous events, and the program's end of it.
         self.events: socket.socket | None = None
+        self.far_events: socket.socket | None = None
         #: Descriptors that came with the request, and those that go with the response.
         self.received: list[int] = []
         self.passing: list[int] = []
         #: Event records that there is no room for yet, by the socket that they wait for: one that a program never reads
         #: keeps back nothing of the others.
-        self.backlog: dict[socket.socket, deque[bytes]] = {}
+        self.backlog: dict[socket.socket, deque[tuple[bytes, Entry | None]]] = {}
 
     # -- objects
 
@@ -158,8 +166,12 @@ class Session:
         if entry.domain is not None:
             entry.domain.children -= 1
             entry.domain = None
-        if entry.end is not None:
-            entry.end.close()
+        for end in (entry.end, entry.far):
+            if end is not None:
+                self.backlog.pop(end, None)
+                end.close()
+        if not self.ended:
+            self._take_back_events(entry)
 
     def bind(self, entry: Entry, domain: "OpenDomain") -> None:
         """An object uses an XRC domain that the session has opened, which cannot be closed before it."""
@@ -337,16 +349,20 @@ class Session:
 
     # -- events
 
-    def send_record(self, where: socket.socket | None, record: bytes) -> None:
-        """Sends an event record, or keeps it until there is room for it."""
+    def send_record(self, where: socket.socket | None, record: bytes, about: Entry | None = None) -> None:
+        """Sends an event record, or keeps it until there is room for it.
+
+        :param where: our end of the socket
+        :param about: the object whose event it is, which goes with it
+        """
         if where is None or self.ended:
             return
         if where not in self.backlog:
-            if _sent(where, record):
+            if self._sent(where, record, about):
                 return
             self.backlog[where] = deque()
             self.server.backlogged[self] = None
-        self.backlog[where].append(record)
+        self.backlog[where].append((record, about))
         if self._waiting() > MOST_RECORDS:
             self._drop_stale()
             if self._waiting() > MOST_RECORDS:
@@ -356,19 +372,56 @@ class Session:
         return sum(map(len, self.backlog.values()))
 
     def _drop_stale(self) -> None:
-        """Drops asynchronous events of objects that are gone, as the kernel does: few programs read any."""
-        if self.events in self.backlog:
-            handles = [(_ASYNC.unpack(record)["handle"], record) for record in self.backlog[self.events]]
-            self.backlog[self.events] = deque(record for of, record in handles if not of or of in self.entries)
+        """Drops events of objects that are gone, as the kernel does: few programs read the asynchronous ones."""
+        for where, records in self.backlog.items():
+            self.backlog[where] = deque(item for item in records if item[1] is None or not item[1].closed)
 
     def retry_records(self) -> None:
         """Sends what had to wait: that of a few sockets, since each that has no room yet costs a system call."""
         for where in list(itertools.islice(self.backlog, RETRIES)):
             records = self.backlog.pop(where)
-            while records and _sent(where, records[0]):
+            while records:
+                record, about = records[0]
+                if not (about is not None and about.closed) and not self._sent(where, record, about):
+                    self.backlog[where] = records  # as the last
+                    break
                 records.popleft()
-            if records:
-                self.backlog[where] = records  # as the last
+
+    def _sent(self, where: socket.socket, record: bytes, about: Entry | None) -> bool:
+        """Whether a record has left, or never will; False: there is no room for it now."""
+        try:
+            where.send(record)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True  # the program has closed its end
+        if about is not None:
+            if where is self.events:
+                about.sent_async += 1
+            else:
+                about.sent_completions += 1
+        return True
+
+    def unsent(self, where: socket.socket | None, count: int) -> int:
+        """Takes back so many records of a socket whose records are all alike, the newest first; how many had left.
+
+        :param where: our end
+        """
+        records = self.backlog.get(where) if where is not None else None
+        while records and count > 0:
+            records.pop()
+            count -= 1
+        return count
+
+    def _take_back_events(self, entry: Entry) -> None:
+        """Takes the events of an object that has gone, which nobody has read, out of the sockets: a descriptor must be
+        readable only while there is an event to read (ib_uverbs_release_ucq and _uevent do so in Linux).
+        """
+        if entry.sent_async and self.events is not None and self.far_events is not None:
+            _take_back(self.events, self.far_events, _ASYNC, "handle", entry, entry.sent_async)
+        channel = entry.channel
+        if entry.sent_completions and channel is not None and channel.end is not None and channel.far is not None:
+            _take_back(channel.end, channel.far, _CHANNEL, "cq", entry, entry.sent_completions)
 
     def report(self, event: int, entry: Entry | None) -> None:
         """Sends an asynchronous event.
@@ -380,7 +433,7 @@ class Session:
         if entry is not None:
             entry.reported += 1
             handle = entry.handle
-        self.send_record(self.events, _ASYNC.pack({"event": event, "port": 1, "handle": handle}))
+        self.send_record(self.events, _ASYNC.pack({"event": event, "port": 1, "handle": handle}), entry)
 
     def say_awake(self, awake: bool) -> None:
         """Whether the device looks at this program's queues by itself."""
@@ -419,25 +472,54 @@ class Session:
         self.marks = None
         self.say_gone()
         self.connection.close()
-        if self.events is not None:
-            self.events.close()
+        for events in (self.events, self.far_events):
+            if events is not None:
+                events.close()
         for descriptor in (self.doorbell, self.process, self.mem):
             if descriptor >= 0:
                 os.close(descriptor)
 
 
 _ASYNC = abi.RECORDS["async_record"]
+_CHANNEL = abi.RECORDS["channel_record"]
 
 
-def _sent(where: socket.socket, record: bytes) -> bool:
-    """Whether a record has left, or never will; False: there is no room for it now."""
+def _receive_now(far: socket.socket, flags: int = 0) -> bytes:
+    """The next record of a socket that is the program's too; b"" where there is none."""
     try:
-        where.send(record)
-    except BlockingIOError:
-        return False
-    except OSError:
-        pass  # the program has closed its end
-    return True
+        return far.recv(abi.MESSAGE_SIZE, flags | socket.MSG_DONTWAIT)
+    except (BlockingIOError, InterruptedError):
+        return b""
+
+
+def _take_back(near: socket.socket, far: socket.socket, kind: abi.Record, name: str, entry: Entry, most: int) -> None:
+    """Takes the unread records of an object out of a socket. The program may read meanwhile.
+
+    :param near: our end
+    :param far: the program's end
+    :param kind: of the records
+    :param name: the field with the object's handle
+    :param entry: the object
+    :param most: records of it that were sent; what is left is looked through only where some may be there still
+    """
+    kept: list[bytes] = []
+    while most > 0:
+        record = _receive_now(far, socket.MSG_PEEK)
+        if not record:
+            break
+        if kind.unpack(record)[name] != entry.handle:
+            while record := _receive_now(far):
+                kept.append(record)
+            break
+        taken = _receive_now(far)
+        if taken == record:
+            most -= 1
+        elif taken:
+            kept.append(taken)  # the program was first, and this is the next one
+    for record in kept:
+        if kind.unpack(record)[name] != entry.handle:
+            with suppress(OSError):  # the program has shut it down; there is room, since it was there before
+                near.send(record)
 
 
 def _descriptors(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
