@@ -73,6 +73,7 @@ def test_write_read_and_a_message_of_no_bytes(pair: Pair) -> None:
     qp.wr_set_sge_list(2, [pair.a.sge(2000, 20000), pair.a.sge(3000, 30000), pair.a.sge(1)])
     qp.wr_id = 3
     qp.wr_rdma_write(key, there)
+    qp.wr_set_sge_list(0, [])
     pair.end((1, 0), (2, 0), (3, 0))
     assert pair.b.memory[6000:11000] == data
     assert pair.a.memory[20000:22000] + pair.a.memory[30000:33000] == data
@@ -215,6 +216,7 @@ def test_outside_of_a_section_every_call_is_refused_at_once(lone: Pair) -> None:
 def test_a_section_is_not_begun_twice(lone: Pair) -> None:
     qp = lone.begin()
     qp.wr_rdma_write(*lone.there)
+    qp.wr_set_sge(lone.a.sge(8))
     assert "is open" in refused(errno.EINVAL, qp.wr_start)
     lone.end((1, 0))
 

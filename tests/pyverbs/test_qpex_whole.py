@@ -58,6 +58,10 @@ def wrong_builder(qp: QPEx, pair: Pair) -> None:
     qp.wr_rdma_write(2**32, 0)
 
 
+def no_data(qp: QPEx, pair: Pair) -> None:
+    qp.wr_rdma_write(*pair.there)
+
+
 def wrong_key(qp: QPEx, pair: Pair) -> None:
     qp.wr_local_inv("x")  # type: ignore[arg-type]
 
@@ -148,6 +152,7 @@ def atomic_of_four(qp: QPEx, pair: Pair) -> None:
 
 WRONG: list[tuple[Callable[[QPEx, Pair], None], str]] = [
     (wrong_builder, r"wr_rdma_write \(wr_id 0x5\): rkey=0x100000000 is out of range"),
+    (no_data, r"wr_rdma_write \(wr_id 0x5\): no data setter has been called"),
     (wrong_key, "wr_local_inv .*'x'"),
     (two_elements_too_many, "wr_set_sge_list .*6 scatter/gather elements: max_send_sge=4"),
     (shorter_list, "wr_set_sge_list .*the list has 1"),
@@ -189,6 +194,7 @@ def test_what_is_wrong_is_told_at_the_end_and_nothing_is_posted(
     assert lone.a.done() == []
     lone.begin(7)
     qp.wr_rdma_write(*lone.there)
+    qp.wr_set_sge(lone.a.sge(0))
     lone.end((7, 0))
 
 
