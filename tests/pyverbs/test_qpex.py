@@ -146,6 +146,7 @@ def test_a_window_is_bound_used_and_invalidated(pair: Pair) -> None:
     pair.b.post_recv(pair.peer, 6)
     qp = pair.begin(2)
     qp.wr_send_inv(key)
+    qp.wr_set_sge_list(0, [])
     qp.wr_complete()
     pair.world.settle()
     (received,) = [wc for wc in pair.b.poll() + pair.a.poll() if wc.wr_id == 6]
@@ -319,15 +320,18 @@ def test_datagrams(world: World) -> None:
         sender.wr_start()
         for _ in range(count):
             sender.wr_send()
+            sender.wr_set_sge(a.sge(8))
             if count == 2 and _ == 0:
                 sender.wr_set_ud_addr(ah, receiver.qp_num, QKEY)
         assert "wr_set_ud_addr has not been called" in refused(errno.EINVAL, sender.wr_complete)
     sender.wr_start()
     sender.wr_send()
+    sender.wr_set_sge(a.sge(8))
     sender.wr_set_ud_addr(ah, 2**24, QKEY)
     assert "remote_qpn" in refused(errno.EINVAL, sender.wr_complete)
     sender.wr_start()
     sender.wr_send()
+    sender.wr_set_sge(a.sge(8))
     sender.wr_set_ud_addr(5, 1, QKEY)  # type: ignore[arg-type]
     assert "AH is expected" in refused(errno.EINVAL, sender.wr_complete)
 

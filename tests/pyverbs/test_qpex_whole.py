@@ -224,6 +224,7 @@ def test_a_queue_without_room_for_all_takes_none(world: World) -> None:
     for number in range(3):
         qp.wr_id = number
         qp.wr_rdma_write(*pair.there)
+        qp.wr_set_sge(pair.a.sge(8))
     assert "max_send_wr=2" in refused(errno.ENOMEM, qp.wr_complete)
     pair.world.settle()
     assert pair.a.done() == []
@@ -231,6 +232,7 @@ def test_a_queue_without_room_for_all_takes_none(world: World) -> None:
     for number in range(2):
         qp.wr_id = number
         qp.wr_rdma_write(*pair.there)
+        qp.wr_set_sge(pair.a.sge(8))
     pair.end((0, 0), (1, 0))
 
 
@@ -238,12 +240,15 @@ def test_states(lone: Pair) -> None:
     fresh = make(lone.a)
     fresh.wr_start()
     fresh.wr_send()
+    fresh.wr_set_sge(lone.a.sge(8))
     assert "RESET" in refused(errno.EINVAL, fresh.wr_complete)
     set_state(lone.qp, e.IBV_QPS_ERR)
     qp = lone.begin(1)
     qp.wr_send()
+    qp.wr_set_sge(lone.a.sge(8))
     qp.wr_id = 2
     qp.wr_rdma_write(*lone.there)
+    qp.wr_set_sge(lone.a.sge(8))
     lone.end((1, e.IBV_WC_WR_FLUSH_ERR), (2, e.IBV_WC_WR_FLUSH_ERR))
 
 
