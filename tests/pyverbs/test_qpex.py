@@ -73,6 +73,7 @@ def test_write_read_and_a_message_of_no_bytes(pair: Pair) -> None:
     qp.wr_set_sge_list(2, [pair.a.sge(2000, 20000), pair.a.sge(3000, 30000), pair.a.sge(1)])
     qp.wr_id = 3
     qp.wr_rdma_write(key, there)
+    qp.wr_set_sge_list(0, [])
     pair.end((1, 0), (2, 0), (3, 0))
     assert pair.b.memory[6000:11000] == data
     assert pair.a.memory[20000:22000] + pair.a.memory[30000:33000] == data
@@ -145,6 +146,7 @@ def test_a_window_is_bound_used_and_invalidated(pair: Pair) -> None:
     pair.b.post_recv(pair.peer, 6)
     qp = pair.begin(2)
     qp.wr_send_inv(key)
+    qp.wr_set_sge_list(0, [])
     qp.wr_complete()
     pair.world.settle()
     (received,) = [wc for wc in pair.b.poll() + pair.a.poll() if wc.wr_id == 6]
@@ -215,6 +217,7 @@ def test_outside_of_a_section_every_call_is_refused_at_once(lone: Pair) -> None:
 def test_a_section_is_not_begun_twice(lone: Pair) -> None:
     qp = lone.begin()
     qp.wr_rdma_write(*lone.there)
+    qp.wr_set_sge(lone.a.sge(8))
     assert "is open" in refused(errno.EINVAL, qp.wr_start)
     lone.end((1, 0))
 
@@ -317,15 +320,18 @@ def test_datagrams(world: World) -> None:
         sender.wr_start()
         for _ in range(count):
             sender.wr_send()
+            sender.wr_set_sge(a.sge(8))
             if count == 2 and _ == 0:
                 sender.wr_set_ud_addr(ah, receiver.qp_num, QKEY)
         assert "wr_set_ud_addr has not been called" in refused(errno.EINVAL, sender.wr_complete)
     sender.wr_start()
     sender.wr_send()
+    sender.wr_set_sge(a.sge(8))
     sender.wr_set_ud_addr(ah, 2**24, QKEY)
     assert "remote_qpn" in refused(errno.EINVAL, sender.wr_complete)
     sender.wr_start()
     sender.wr_send()
+    sender.wr_set_sge(a.sge(8))
     sender.wr_set_ud_addr(5, 1, QKEY)  # type: ignore[arg-type]
     assert "AH is expected" in refused(errno.EINVAL, sender.wr_complete)
 

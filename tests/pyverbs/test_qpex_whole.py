@@ -58,6 +58,10 @@ def wrong_builder(qp: QPEx, pair: Pair) -> None:
     qp.wr_rdma_write(2**32, 0)
 
 
+def no_data(qp: QPEx, pair: Pair) -> None:
+    qp.wr_rdma_write(*pair.there)
+
+
 def wrong_key(qp: QPEx, pair: Pair) -> None:
     qp.wr_local_inv("x")  # type: ignore[arg-type]
 
@@ -148,6 +152,7 @@ def atomic_of_four(qp: QPEx, pair: Pair) -> None:
 
 WRONG: list[tuple[Callable[[QPEx, Pair], None], str]] = [
     (wrong_builder, r"wr_rdma_write \(wr_id 0x5\): rkey=0x100000000 is out of range"),
+    (no_data, r"wr_rdma_write \(wr_id 0x5\): no data setter has been called"),
     (wrong_key, "wr_local_inv .*'x'"),
     (two_elements_too_many, "wr_set_sge_list .*6 scatter/gather elements: max_send_sge=4"),
     (shorter_list, "wr_set_sge_list .*the list has 1"),
@@ -189,6 +194,7 @@ def test_what_is_wrong_is_told_at_the_end_and_nothing_is_posted(
     assert lone.a.done() == []
     lone.begin(7)
     qp.wr_rdma_write(*lone.there)
+    qp.wr_set_sge(lone.a.sge(0))
     lone.end((7, 0))
 
 
@@ -218,6 +224,7 @@ def test_a_queue_without_room_for_all_takes_none(world: World) -> None:
     for number in range(3):
         qp.wr_id = number
         qp.wr_rdma_write(*pair.there)
+        qp.wr_set_sge(pair.a.sge(8))
     assert "max_send_wr=2" in refused(errno.ENOMEM, qp.wr_complete)
     pair.world.settle()
     assert pair.a.done() == []
@@ -225,6 +232,7 @@ def test_a_queue_without_room_for_all_takes_none(world: World) -> None:
     for number in range(2):
         qp.wr_id = number
         qp.wr_rdma_write(*pair.there)
+        qp.wr_set_sge(pair.a.sge(8))
     pair.end((0, 0), (1, 0))
 
 
@@ -232,12 +240,15 @@ def test_states(lone: Pair) -> None:
     fresh = make(lone.a)
     fresh.wr_start()
     fresh.wr_send()
+    fresh.wr_set_sge(lone.a.sge(8))
     assert "RESET" in refused(errno.EINVAL, fresh.wr_complete)
     set_state(lone.qp, e.IBV_QPS_ERR)
     qp = lone.begin(1)
     qp.wr_send()
+    qp.wr_set_sge(lone.a.sge(8))
     qp.wr_id = 2
     qp.wr_rdma_write(*lone.there)
+    qp.wr_set_sge(lone.a.sge(8))
     lone.end((1, e.IBV_WC_WR_FLUSH_ERR), (2, e.IBV_WC_WR_FLUSH_ERR))
 
 

@@ -171,27 +171,24 @@ class QPEx(QP):
         if self._owner != threading.get_ident():
             raise refused(f"{name}: no critical section is open; wr_start comes first")
 
-    def _remember(self, name: str, error: BaseException) -> None:
-        """Keeps the first fault for ``wr_complete``."""
+    def _remember(self, name: str, error: BaseException, wr_id: int = -1) -> None:
+        """Keeps the first fault for ``wr_complete``; ``wr_id``: of the work request, or -1 for the present one."""
         if self._fault is None:
-            what = f"{name} (wr_id {self.wr_id:#x})"
+            what = f"{name} (wr_id {self.wr_id if wr_id < 0 else wr_id:#x})"
             self._fault = reworded(error, what) or refused(f"{what}: {error}")
 
     def _finish(self) -> None:
         """Looks whether the work request that was built last has all that it needs."""
         if not self._work or self._fault is not None:
             return
-        if not self._has_data and self._work[-1].opcode != e.IBV_WR_FLUSH:
-            lacking = refused("no data setter has been called; for a message of 0 bytes, set 0 bytes")
-            self._remember(self._builder, lacking)
-            return
-        if self._has_address:
-            return
+        last = self._work[-1]
         kind = int(self._open().qp_type)
-        if self._work[-1].opcode in _LOCAL or kind not in _ADDRESS_SETTERS:
-            return
-        lacking = refused(f"{_ADDRESS_SETTERS[kind]} has not been called; a {qp_type_to_str(kind)} QP needs it")
-        self._remember(self._builder, lacking)
+        if not self._has_address and last.opcode not in _LOCAL and kind in _ADDRESS_SETTERS:
+            lacking = refused(f"{_ADDRESS_SETTERS[kind]} has not been called; a {qp_type_to_str(kind)} QP needs it")
+            self._remember(self._builder, lacking, last.wr_id)
+        elif not self._has_data and last.opcode != e.IBV_WR_FLUSH:
+            lacking = refused("no data setter has been called; for a message of 0 bytes, set 0 bytes")
+            self._remember(self._builder, lacking, last.wr_id)
 
     # -- builders
 
