@@ -240,6 +240,19 @@ def test_inline_data_is_taken_when_it_is_posted_and_needs_no_key(build: Any, opc
     assert world.b.memory[:11] == b"at the time"
 
 
+def test_the_memory_of_a_send_is_read_when_it_leaves(build: Any) -> None:
+    """A program that reuses it before the completion sends what it has put there meanwhile (ibv_post_send(3))."""
+    world = build()
+    first, second = world.pair()
+    world.b.post_recv(second, 1)
+    fill(world.a.memory, b"at the time")
+    first.post_send(world.a.wr(SEND, 2, length=11, flags=SIGNALED))
+    fill(world.a.memory, b"much later!")
+    world.run()
+    assert world.a.done() == [(2, OK)]
+    assert world.b.memory[:11] == b"much later!"
+
+
 def test_inline_data_has_a_limit(build: Any) -> None:
     world = build()
     first = world.a.qp(max_inline_data=20)
