@@ -12,7 +12,7 @@ def add(psn: int, n: int) -> int:
     return psn + n & MASK
 
 
-def next(psn: int) -> int:  # noqa: A001 - always used as psn.next
+def next(psn: int) -> int:
     """The PSN after ``psn``."""
     return psn + 1 & MASK
 

@@ -133,7 +133,7 @@ class Requester:
         self.draining = False
         self.reliable = True
         self.retransmissions = 0
-        #: RNR NAKs that made a request wait; since when the oldest request has waited for a receive, and whether the log knows.
+        #: RNR NAKs that made a request wait. Since when the oldest request waits for a receive; whether the log knows.
         self.rnr_naks = 0
         self.rnr_since = 0
         self.rnr_told = False
