@@ -27,8 +27,8 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 sys.path[:0] = [str(HERE), str(ROOT)]  # for rig and for tools
 
-from rig import cpu, machine, ours, peers, perftest, plot, profile, report, rounds, ucx
-from rig.model import Case, Plan, Row
+from rig import cpu, machine, ours, peers, perftest, plot, profile, report, rounds, ucx  # noqa: E402
+from rig.model import Case, Plan, Row  # noqa: E402
 
 ALL, PYTHON_FACE, C_FACE = "all", "python", "c"
 SOCKET_VARIABLE = "SOFTVERBS_SOCKET"

@@ -171,7 +171,7 @@ class Report:
     """The table: one record a case, one printed line a group of cases, and a summary of the sections."""
 
     def __init__(self, path: str) -> None:
-        self.file = open(path, "w")
+        self.file = open(path, "w")  # noqa: SIM115 - stays open
         self.passed = self.failed = 0
         self.name = ""  # of the section
         self.sections: "dict[str, tuple[int, int, float]]" = {}  # passed, failed, seconds

@@ -69,7 +69,7 @@ class Work(Shared):
     def _elements(self, at: int, sg: list[tuple[int, int, int]]) -> None:
         words.store_elements(self.memory, at, sg)
 
-    def put_send(self, opcode: int, sg: list[tuple[int, int, int]] = [], **fields: int) -> int:
+    def put_send(self, opcode: int, sg: list[tuple[int, int, int]] = [], **fields: int) -> int:  # noqa: B006
         """Writes a slot without telling the device; its offset. sg: (address, length, lkey); fields: names of SQ_*."""
         at = self.slot(SEND, self.tail(SEND))
         self.memory[at : at + VALUES["SQ_SGES"]] = bytes([0xEE]) * VALUES["SQ_SGES"]  # what does not count is anything
@@ -80,7 +80,7 @@ class Work(Shared):
         self._elements(at + VALUES["SQ_SGES"], sg)
         return at
 
-    def send(self, opcode: int, sg: list[tuple[int, int, int]] = [], inline: bytes | None = None, **fields: int) -> int:
+    def send(self, opcode: int, sg: list[tuple[int, int, int]] = [], inline: bytes | None = None, **fields: int) -> int:  # noqa: B006
         """Posts a send; its slot's offset."""
         if inline is not None:
             fields.update(flags=fields.get("flags", 2) | INLINE, length=len(inline))

@@ -68,7 +68,7 @@ def test_a_handler_runs_at_once_where_the_device_is_not_at_work(calls: Calls) ->
 
 
 def test_a_handler_waits_until_the_lock_is_released(device: Device, calls: Calls) -> None:
-    with pytest.raises(Stop), device.lock:
+    with pytest.raises(Stop), device.lock:  # noqa: PT012
         with device.lock:
             ring()
         ring()
@@ -79,7 +79,7 @@ def test_a_handler_waits_until_the_lock_is_released(device: Device, calls: Calls
 
 def test_a_handler_waits_for_the_locks_of_all_devices(device: Device, calls: Calls) -> None:
     with Device(link=Network().link("10.0.0.2"), thread=False) as other:
-        with pytest.raises(Stop), device.lock:
+        with pytest.raises(Stop), device.lock:  # noqa: PT012
             with other.lock:
                 ring()
             assert calls.count == 0
@@ -104,7 +104,7 @@ def test_the_lock_of_another_thread_holds_no_handler_back(device: Device, calls:
 
 
 def test_a_handler_waits_for_the_end_of_a_shield(calls: Calls) -> None:
-    with pytest.raises(Stop), Shield():
+    with pytest.raises(Stop), Shield():  # noqa: PT012
         with Shield():
             ring()
         assert calls.count == 0
@@ -160,7 +160,7 @@ def test_a_handler_waits_for_a_finalizer_and_is_not_lost(calls: Calls) -> None:
             finished.append(calls.count)
 
     finished: list[int] = []
-    with pytest.raises(Stop):
+    with pytest.raises(Stop):  # noqa: PT012
         owner = Owner()
         del owner
         end = time.monotonic() + SOON_S
@@ -174,7 +174,7 @@ def test_a_handler_does_not_wait_for_ever(device: Device, calls: Calls, monkeypa
     """A call that never returns can be ended."""
     monkeypatch.setattr(_interrupts, "PATIENCE_S", 0.05)
     start = time.monotonic()
-    with pytest.raises(Stop), device.lock:
+    with pytest.raises(Stop), device.lock:  # noqa: PT012
         ring()
         while time.monotonic() < start + SOON_S:
             pass
@@ -186,7 +186,7 @@ def test_several_signals_that_wait_run_all_of_them(device: Device, calls: Calls)
     others: list[int] = []
     before = signal.signal(signal.SIGUSR1, lambda number, _: others.append(number))
     try:
-        with pytest.raises(Stop), device.lock:
+        with pytest.raises(Stop), device.lock:  # noqa: PT012
             ring()
             signal.raise_signal(signal.SIGUSR1)
             assert others == []

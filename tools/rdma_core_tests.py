@@ -41,7 +41,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
-from tools import programs, rdma_core_driver
+from tools import programs, rdma_core_driver  # noqa: E402
 
 CACHE = ROOT / ".cache" / "rdma-core"
 DATA = ROOT / "tests" / "data"

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from softverbs.pyverbs.device import GIDEntry as GIDEntry
     from softverbs.pyverbs.device import PortAttr as PortAttr
     from softverbs.pyverbs.device import get_device_list as get_device_list
-    from softverbs.pyverbs.libibverbs_enums import *
+    from softverbs.pyverbs.libibverbs_enums import *  # noqa: F403
     from softverbs.pyverbs.mr import MR as MR
     from softverbs.pyverbs.pd import PD as PD
     from softverbs.pyverbs.pyverbs_error import PyverbsError as PyverbsError
@@ -83,7 +83,7 @@ _MODULES = {
 _HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
 _SUBMODULES = ("cli", "cm", "core", "device", "faults", "links", "pyverbs", "verbs")
 
-__all__ = ["__version__", "core_build", "install_as_pyverbs", *sorted(_HOMES)]
+__all__ = ["__version__", "core_build", "install_as_pyverbs", *sorted(_HOMES)]  # noqa: PLE0604
 
 
 def __getattr__(name: str) -> Any:

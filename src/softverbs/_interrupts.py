@@ -101,7 +101,7 @@ class Handler:
         global _reminding
         now = time.monotonic()
         _, since = _pending.setdefault(signum, (self, now))
-        for lock in _locks:
+        for lock in _locks.copy():
             if lock._is_owned():
                 lock.interrupted = True
         if not _reminding:
@@ -143,10 +143,7 @@ def _at_work() -> bool:
     """Whether this thread does what no handler may split."""
     if _place.now == _SHIELDED:
         return True
-    for lock in _locks:
-        if lock._is_owned():
-            return True
-    return False
+    return any(lock._is_owned() for lock in _locks.copy())
 
 
 def deliver(lock: Any = None) -> None:

@@ -199,7 +199,7 @@ def test_walk(seed: int) -> None:
             try:
                 walk.dice.choice(steps)()
             except PyverbsRDMAError as error:
-                assert "in use" in error.reason or "need LOCAL_WRITE" in error.reason, error
+                assert "in use" in error.reason or "need LOCAL_WRITE" in error.reason, error  # noqa: PT017
             walk.look()
             walk.count()
         for model in (*walk.windows, *walk.memory):

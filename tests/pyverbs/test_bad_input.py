@@ -57,7 +57,7 @@ def tolerated(act: Callable[[], Any]) -> bool:
     try:
         result = act()
     except PyverbsError as error:
-        assert str(error).strip() and error.reason.strip()
+        assert str(error).strip() and error.reason.strip()  # noqa: PT017
         return False
     if inspect.iscoroutine(result):
         result.close()
@@ -348,7 +348,7 @@ def test_a_busy_scene_is_closed_in_any_order(world: World, seed: int, way: str) 
                 thing.close()
             except PyverbsRDMAError as error:
                 assert isinstance(thing, CompCntr)
-                assert error.errno == 16, "a counter is busy while a QP counts with it"
+                assert error.errno == 16, "a counter is busy while a QP counts with it"  # noqa: PT017
         del thing
         if chance.random() < 0.4:
             gc.collect()

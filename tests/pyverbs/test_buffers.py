@@ -210,7 +210,7 @@ def test_huge_pages_are_had_or_refused(rig: Any) -> None:
         with MR(rig.pd, 5, WRITE | e.IBV_ACCESS_HUGETLB) as mr:
             assert mr.buf % 0x200000 == 0
     except PyverbsRDMAError as error:
-        assert error.errno == errno.ENOMEM
+        assert error.errno == errno.ENOMEM  # noqa: PT017
 
 
 @pytest.mark.parametrize(("length", "offset"), [(11, 0), (1, 10), (-1, 0), (1, -1), (2**63, 0), (0, 11)])

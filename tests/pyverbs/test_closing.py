@@ -134,7 +134,7 @@ def test_in_any_order(world: World, seed: int, way: str) -> None:
                 thing.close()
             except PyverbsRDMAError as error:
                 assert isinstance(thing, (CompCntr, MR))
-                assert error.errno == 16, "a QP counts with it, or a window is bound to it"
+                assert error.errno == 16, "a QP counts with it, or a window is bound to it"  # noqa: PT017
         del thing
         if chance.random() < 0.4:
             gc.collect()
@@ -156,6 +156,6 @@ def test_a_device_closed_under_it_ends_everything(world: World) -> None:
             try:
                 act()
             except PyverbsError as error:
-                assert error.reason
+                assert error.reason  # noqa: PT017
     del things
     gc.collect()

@@ -660,7 +660,7 @@ def test_objects_made_from_a_cmid(two: Two, sides: tuple[Side, Side]) -> None:
     context.close()
     client.cmid.close()
     with refuses(errno.EINVAL, "closed"):
-        mr.lkey
+        mr.lkey  # noqa: B018
 
 
 def test_a_protection_domain_of_the_program(two: Two) -> None:

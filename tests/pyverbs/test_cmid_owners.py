@@ -58,7 +58,7 @@ def test_regions_stay_when_a_qp_cannot_be_made(sides: tuple[Side, Side]) -> None
     assert mr.lkey
     client.cmid.close()
     with pytest.raises(PyverbsRDMAError, match="closed"):
-        mr.lkey
+        mr.lkey  # noqa: B018
 
 
 def test_a_device_that_breaks_in_the_middle_of_a_call_gives_its_lock_back(
@@ -91,7 +91,7 @@ def test_a_cmid_that_moves_to_a_channel_leaves_no_descriptor(two: Two) -> None:
     channel = CMEventChannel(two.devices[0])
     cmid.migrate_id(channel)
     with pytest.raises(PyverbsRDMAError, match="closed"):
-        own.fd
+        own.fd  # noqa: B018
     assert cmid.event_channel is channel
     cmid.close()
     channel.close()

@@ -34,7 +34,7 @@ def tolerated(act: Callable[[], Any]) -> Any:
     try:
         return act()
     except PyverbsError as error:
-        assert str(error).strip() and error.reason.strip()
+        assert str(error).strip() and error.reason.strip()  # noqa: PT017
         return None
 
 
@@ -117,7 +117,7 @@ def test_methods(one: World, kind: type) -> None:
             for junk in JUNK:
                 calls = [[junk] * count] + [[0] * index + [junk] + [0] * (count - index - 1) for index in range(count)]
                 for arguments in calls:
-                    result = tolerated(lambda: method(*arguments))
+                    result = tolerated(lambda: method(*arguments))  # noqa: B023
                     assert not closed or result is None
     one.b.context.close()
 
@@ -132,7 +132,7 @@ def test_attributes_of_what_is_closed(one: World, kind: type) -> None:
         return
     made.close()
     for name in ATTRIBUTES:
-        tolerated(lambda: getattr(made, name, None))
+        tolerated(lambda: getattr(made, name, None))  # noqa: B023
     tolerated(lambda: str(made))
     if hasattr(made, "unimport"):
         tolerated(made.unimport)

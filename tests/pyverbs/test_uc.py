@@ -369,7 +369,7 @@ def test_over_real_sockets(build: Any) -> None:
     for index in range(10):
         world.b.post_recv(second, 100 + index, length=3000, offset=3000 * index)
         first.post_send(world.a.wr(e.IBV_WR_SEND, index, 3000, 3000 * index))
-        world.until(lambda: found.extend(world.b.poll()) or len(found) > index)
+        world.until(lambda: found.extend(world.b.poll()) or len(found) > index)  # noqa: B023
     assert [(wc.wr_id, wc.status, wc.byte_len) for wc in found] == [(100 + index, 0, 3000) for index in range(10)]
     assert world.b.memory[:30_000] == pattern(30_000)
 

@@ -12,7 +12,7 @@ def add(psn: int, n: int) -> int:
     return psn + n & MASK
 
 
-def next(psn: int) -> int:
+def next(psn: int) -> int:  # noqa: A001 - always used as psn.next
     """The PSN after ``psn``."""
     return psn + 1 & MASK
 

@@ -61,7 +61,7 @@ class PcapLink(base.Middleware):
         Errors: OSError if the file cannot be written. If it cannot later on, recording ends and the link goes on.
         """
         super().__init__(inner)
-        self._file = open(path, "wb", buffering=0)
+        self._file = open(path, "wb", buffering=0)  # noqa: SIM115 - closed by close()
         self._epoch = time.time_ns() - time.monotonic_ns() if epoch is None else epoch
         self._tap: _Tap | None = None
         self._frames = 0

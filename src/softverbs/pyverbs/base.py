@@ -157,7 +157,7 @@ class Resource(PyverbsCM):
     #: What messages call it.
     _kind = "object"
     #: Attribute that holds a bound method -> its name in the core object.
-    _hot: dict[str, str] = {}
+    _hot: dict[str, str] = {}  # noqa: RUF012
     #: Names of the WeakSets of children, in the order in which they are closed.
     _children: tuple[str, ...] = ()
 

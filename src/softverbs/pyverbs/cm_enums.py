@@ -6,7 +6,7 @@ Here each name is the member of its enumeration, as it was there: an integer tha
 from typing import Any
 
 from softverbs.pyverbs import librdmacm_enums
-from softverbs.pyverbs.librdmacm_enums import *
+from softverbs.pyverbs.librdmacm_enums import *  # noqa: F403
 from softverbs.pyverbs.librdmacm_enums import _PREFIXES
 
 for _enumeration in _PREFIXES:

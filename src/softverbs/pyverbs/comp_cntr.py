@@ -42,7 +42,7 @@ class CompCntr(Resource):
 
     _kind = "completion counter"
     _verb = "create_comp_cntr"
-    _hot = {"_read": "read", "_read_err": "read_err", "_read_pair": "read_pair"}
+    _hot = {"_read": "read", "_read_err": "read_err", "_read_pair": "read_pair"}  # noqa: RUF012
     _read: Callable[[], int]
     _read_err: Callable[[], int]
     _read_pair: Callable[[], tuple[int, int]]

@@ -268,7 +268,7 @@ def _of_another(resource: Resource, context: Context) -> bool:
 class CQ(_Queue):
     """A completion queue, ``struct ibv_cq`` (ibv_create_cq(3))."""
 
-    _hot = {"_poll": "poll"}
+    _hot = {"_poll": "poll"}  # noqa: RUF012
     _poll: Callable[[int], list[WC]]
 
     def __init__(

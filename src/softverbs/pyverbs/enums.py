@@ -6,7 +6,7 @@ Here each name is the member of its enumeration, as it was there: an integer tha
 from typing import Any
 
 from softverbs.pyverbs import libibverbs_enums
-from softverbs.pyverbs._constants import *
+from softverbs.pyverbs._constants import *  # noqa: F403
 from softverbs.pyverbs.libibverbs_enums import _MEMBERS
 
 for _enumeration in _MEMBERS:

@@ -8,7 +8,7 @@ from enum import IntEnum
 from typing import Any
 
 from softverbs.pyverbs import _constants
-from softverbs.pyverbs._constants import *
+from softverbs.pyverbs._constants import *  # noqa: F403
 from softverbs.pyverbs._constants import (
     _IBV_ADVISE_MR_ADVICE_PREFETCH as _IBV_ADVISE_MR_ADVICE_PREFETCH,
 )

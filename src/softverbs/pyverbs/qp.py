@@ -43,7 +43,7 @@ class QP(Posting):
     """A queue pair, ``struct ibv_qp`` (ibv_create_qp(3), ibv_create_qp_ex(3)): RC, UC, UD, XRC_SEND or XRC_RECV."""
 
     _kind = "QP"
-    _hot = {"_post_send": "post_send", "_post_recv": "post_recv"}
+    _hot = {"_post_send": "post_send", "_post_recv": "post_recv"}  # noqa: RUF012
     _post_send: Callable[[SendWR], None]
     _post_recv: Callable[[RecvWR], None]
     _parts: Parts | None = None

@@ -63,7 +63,7 @@ class QPEx(QP):
     that will be posted.
     """
 
-    _hot = {**QP._hot, "_post_all": "post_send_all"}
+    _hot = {**QP._hot, "_post_all": "post_send_all"}  # noqa: RUF012
     _post_all: Callable[[SendWR], None]
 
     comp_mask = Field("Which further fields are valid: none, 0.", 64)

@@ -152,7 +152,7 @@ class SRQ(Posting):
     _kind = "SRQ"
     _children = ("_qps",)
     _qps: Children
-    _hot = {"_post_recv": "post_recv"}
+    _hot = {"_post_recv": "post_recv"}  # noqa: RUF012
     _post_recv: Callable[[RecvWR], None]
 
     def __init__(self, creator: PD | Context, attr: SrqInitAttr | SrqInitAttrEx) -> None:

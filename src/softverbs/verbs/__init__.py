@@ -7,15 +7,15 @@ words of the last refusal.
 """
 
 from softverbs.verbs._convention import last_reason as last_reason
-from softverbs.verbs.addresses import *
-from softverbs.verbs.counters import *
-from softverbs.verbs.devices import *
-from softverbs.verbs.efadv import *
-from softverbs.verbs.memory import *
-from softverbs.verbs.posting import *
-from softverbs.verbs.qps import *
-from softverbs.verbs.queues import *
-from softverbs.verbs.srqs import *
+from softverbs.verbs.addresses import *  # noqa: F403
+from softverbs.verbs.counters import *  # noqa: F403
+from softverbs.verbs.devices import *  # noqa: F403
+from softverbs.verbs.efadv import *  # noqa: F403
+from softverbs.verbs.memory import *  # noqa: F403
+from softverbs.verbs.posting import *  # noqa: F403
+from softverbs.verbs.qps import *  # noqa: F403
+from softverbs.verbs.queues import *  # noqa: F403
+from softverbs.verbs.srqs import *  # noqa: F403
 
 __all__ = ["last_reason"]
 __all__ += [name for name in dir() if name.startswith(("ibv_", "efadv_"))]
