@@ -251,7 +251,7 @@ def test_the_bell_rings_once_for_sleepers_and_never_else(device: Device) -> None
 @pytest.mark.usefixtures("endless")
 def test_an_update_that_is_delayed_reaches_who_sleeps() -> None:
     """The thread knew of nothing that is due when it went to sleep."""
-    with inproc(thread=True, counter_delay_ns=MS // 2) as device:
+    with inproc(thread=True, counter_delay_ns=module.NEAR_NS // 2) as device:
         counter = CompCntr(device.port, None, 0, 0, 0)
         reached = threading.Event()
         with device.lock:

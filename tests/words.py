@@ -1,7 +1,7 @@
 """Words in memory that a device or another process looks at meanwhile: one store, one load.
 
-``struct.pack_into`` clears the bytes before it writes the value, and in standard sizes ("=Q") ``struct`` goes byte by byte in
-both directions: whoever looks at the same moment sees what was never stored.
+``struct.pack_into`` clears the bytes before it writes the value, and in standard sizes ("=Q") ``struct`` goes byte by
+byte in both directions: whoever looks at the same moment sees what was never stored.
 """
 
 import ctypes

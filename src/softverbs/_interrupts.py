@@ -8,17 +8,17 @@ mask does not help, since another thread of the process takes the signal and the
 So the handlers that Python code installs with ``signal.signal`` are wrapped, from the time when the first device is
 opened. A wrapped handler runs at once, unless the main thread
 
-* holds the lock of a device. The lock itself is the mark: it is taken and given back by one C function each, so there is
-  no instant at which it is held and a handler may raise; or
+* holds the lock of a device. The lock itself is the mark: it is taken and given back by one C function each, so there
+  is no instant at which it is held and a handler may raise; or
 * is in a ``Shield``: code that acquires something without the lock, or keeps count of something across a wait; or
-* is in a ``finalizer``. What is raised there goes nowhere (``sys.unraisablehook``), and the finalizer is not run again.
+* is in a ``finalizer``. What is raised there goes nowhere (``sys.unraisablehook``), and it is not run again.
 
-Then the handler waits, and runs as soon as all of this is left: when the lock is released, at the end of the shield, or,
-after a finalizer, a moment later. A wait opens its shield while it sleeps, so that it can be interrupted. A handler that
-has waited for ``PATIENCE_S`` runs whatever it splits: a call that does not return can still be ended.
+Then the handler waits, and runs as soon as all of this is left: when the lock is released, at the end of the shield,
+or, after a finalizer, a moment later. A wait opens its shield while it sleeps, so that it can be interrupted. A handler
+that has waited for ``PATIENCE_S`` runs whatever it splits: a call that does not return can still be ended.
 
-``signal.signal`` and ``signal.getsignal`` return the handlers as they were given. Handlers that are not installed through
-the ``signal`` module are left alone.
+``signal.signal`` and ``signal.getsignal`` return the handlers as they were given. Handlers that are not installed
+through the ``signal`` module are left alone.
 """
 
 import _thread
@@ -101,7 +101,7 @@ class Handler:
         global _reminding
         now = time.monotonic()
         _, since = _pending.setdefault(signum, (self, now))
-        for lock in list(_locks):
+        for lock in _locks.copy():
             if lock._is_owned():
                 lock.interrupted = True
         if not _reminding:
@@ -121,7 +121,7 @@ def _remind() -> None:
         time.sleep(interval)
         interval = min(2 * interval, PATIENCE_S)
         for signum in list(_pending):
-            _thread.interrupt_main(signum)
+            _thread.interrupt_main(signum)  # type: ignore[arg-type]
     _reminding = False
 
 
@@ -143,10 +143,7 @@ def _at_work() -> bool:
     """Whether this thread does what no handler may split."""
     if _place.now == _SHIELDED:
         return True
-    for lock in list(_locks):
-        if lock._is_owned():
-            return True
-    return False
+    return any(lock._is_owned() for lock in _locks.copy())
 
 
 def deliver(lock: Any = None) -> None:
@@ -285,8 +282,8 @@ class _SignalModule:
 
 
 def _can_wait(handler: Any) -> bool:
-    """Whether it is a handler to be wrapped. That of asyncio does nothing: what counts is ``set_wakeup_fd``, and to send
-    the signal once more would count twice.
+    """Whether it is a handler to be wrapped. That of asyncio does nothing: what counts is ``set_wakeup_fd``, and to
+    send the signal once more would count twice.
     """
     return callable(handler) and getattr(handler, "__name__", "") != "_sighandler_noop" and type(handler) is not Handler
 

@@ -1,7 +1,7 @@
 """Sleeping until a descriptor is readable or a time has come, to the microsecond.
 
-The waits of ``select`` and ``selectors`` that take many descriptors count in milliseconds, and timers of this device are
-shorter: an RNR timer may be 0.01 ms (IBA table 45). ``ppoll(2)`` takes nanoseconds, and one call does everything.
+The waits of ``select`` and ``selectors`` that take many descriptors count in milliseconds, and timers of this device
+are shorter: an RNR timer may be 0.01 ms (IBA table 45). ``ppoll(2)`` takes nanoseconds, and one call does everything.
 """
 
 import ctypes
@@ -36,7 +36,7 @@ class Sleeper:
         """
         numbers = list(descriptors)
         self._count = len(numbers)
-        self._descriptors = (_PollFd * self._count)(*[(number, _POLLIN, 0) for number in numbers])
+        self._descriptors = (_PollFd * self._count)(*[_PollFd(number, _POLLIN, 0) for number in numbers])
         self._time = _TimeSpec()
         self._reference = ctypes.byref(self._time)
 

@@ -1,7 +1,9 @@
 """Asynchronous events: of queues, of the port, of the device; who gets them, and what comes after the last one."""
 
 import errno
+import gc
 import os
+import select
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -307,3 +309,46 @@ def test_a_context_of_a_cmid(world: World) -> None:
         with Context(cmid=cmid) as second:
             assert cmid.ctx is context
             assert second._core is context._core
+
+
+# -- the descriptor follows the queue
+
+
+@pytest.mark.parametrize("collected", [False, True])
+def test_the_descriptor_is_readable_only_for_events_that_can_be_read(rig: Any, collected: bool) -> None:
+    """An event of an object that is closed, or was garbage, can never be read: nobody is to be woken for it."""
+    context, device = rig.context, rig.device
+    qp = rig.qp()
+    with device.lock:
+        device.port.raise_event(e.IBV_EVENT_QP_REQ_ERR, qp._core)
+    assert select.select([context.async_fd], [], [], 0)[0]
+    if not collected:
+        qp.close()
+    del qp
+    gc.collect()
+    device.progress()
+    assert not select.select([context.async_fd], [], [], 0)[0]
+    with device.lock:
+        device.port.raise_event(e.IBV_EVENT_GID_CHANGE, device.port)
+    assert select.select([context.async_fd], [], [], 0)[0]
+    assert context.get_async_event().event_type == e.IBV_EVENT_GID_CHANGE
+
+
+@pytest.mark.parametrize("collected", [False, True])
+def test_a_completion_channel_follows_its_queues(rig: Any, collected: bool) -> None:
+    channel = CompChannel(rig.context)
+    queue = CQ(rig.context, 8, None, channel)
+    first, second = rig.qp(queue), rig.qp(queue)
+    rig.connect(first, second)
+    queue.req_notify()
+    first.post_send(rig.write())
+    rig.device.progress()
+    assert select.select([channel.fd], [], [], 0)[0]
+    first.close()
+    second.close()
+    if not collected:
+        queue.close()
+    del first, second, queue
+    gc.collect()
+    rig.device.progress()
+    assert not select.select([channel.fd], [], [], 0)[0]

@@ -8,20 +8,16 @@ import contextlib
 import gc
 import os
 import random
-import signal
-import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from tests.pyverbs.storm import Interrupter, Stop, left_behind
+from tests.pyverbs.storm import Interrupter, left_behind
 
 import softverbs as sv
-from softverbs.pyverbs import librdmacm_enums as ce
-from softverbs import _interrupts
 from softverbs.device import Device
 from softverbs.links.inproc import Network
+from softverbs.pyverbs import librdmacm_enums as ce
 from softverbs.pyverbs._dm import DM, AllocDmAttr
 from softverbs.pyverbs.mr import DMMR, MW
 from softverbs.pyverbs.pd import ParentDomain, ParentDomainInitAttr
@@ -220,7 +216,8 @@ def batch(rig: Rig) -> None:
 def critical_section(rig: Rig) -> None:
     init = sv.QPInitAttrEx(
         qp_type=sv.IBV_QPT_RC, scq=rig.cq, rcq=rig.cq, cap=sv.QPCap(), pd=rig.pd,
-        comp_mask=sv.IBV_QP_INIT_ATTR_PD | sv.IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, send_ops_flags=sv.IBV_QP_EX_WITH_RDMA_WRITE,
+        comp_mask=sv.IBV_QP_INIT_ATTR_PD | sv.IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+        send_ops_flags=sv.IBV_QP_EX_WITH_RDMA_WRITE,
     )  # fmt: skip
     with QPEx(rig.ctx, init) as qp:
         qp.wr_start()

@@ -754,7 +754,9 @@ class Port(Host):
         self.failure = reason
 
     def stats(self) -> dict[str, int]:
-        """Counts since the start: frames in and out, drops by cause; duplicates, retransmissions and RNR NAKs of live QPs."""
+        """Counts since the start: frames in and out, drops by cause; of live QPs also duplicates, retransmissions and
+        RNR NAKs.
+        """
         result = {
             "frames_sent": self.egress.frames,
             "frames_received": self.received,

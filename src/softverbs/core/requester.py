@@ -101,7 +101,7 @@ RNR_RETRY_FOREVER = 7  # IBA 9.7.5.2.8
 #: Where the peer has had no receive for long, a request waits longer than the NAK asks for ("at least", 9.7.5.2.8): an
 #: eighth (shift) of the time that it has waited already, and not longer than this, ns.
 RNR_SHIFT = 3
-RNR_LONGEST = 10000000
+RNR_LONGEST = 20000000
 #: After this time without a receive at the peer the log says so, ns.
 RNR_PATIENCE = 1000000000
 # Operations that need no packet, one bit each; and what is none.
@@ -133,7 +133,7 @@ class Requester:
         self.draining = False
         self.reliable = True
         self.retransmissions = 0
-        #: RNR NAKs that made a request wait; since when the oldest request has waited for a receive, and whether the log knows.
+        #: RNR NAKs that made a request wait. Since when the oldest request waits for a receive; whether the log knows.
         self.rnr_naks = 0
         self.rnr_since = 0
         self.rnr_told = False

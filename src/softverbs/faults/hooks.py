@@ -196,7 +196,7 @@ class Hooks:
         self._count("completions", 1, qp_num, cq)
         if not delay and not cq.late:
             return 0
-        due = max(self._now() + delay, 1)
+        due: int = max(self._now() + delay, 1)
         if cq.late:
             due = max(due, cq.late[-1][0])  # order is kept
         if cq not in self._late:
@@ -367,7 +367,7 @@ class Hooks:
 
     def _now(self) -> int:
         """The latest time that is known, ns."""
-        return max(self.port.now, self._ran)
+        return max(int(self.port.now), self._ran)
 
     def _note_due(self, time: int) -> None:
         """Something is to be done at a time; whoever sleeps may sleep too long."""

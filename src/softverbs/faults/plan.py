@@ -207,7 +207,7 @@ class Plan:
 
 
 class _Applied(AbstractContextManager[Rule]):
-    """A rule for a block. Should a signal's handler raise before ``__exit__`` has begun, the rule goes with this object."""
+    """A rule for a block. Where a signal's handler raises before ``__exit__`` has begun, the rule goes with this."""
 
     def __init__(self, plan: Plan, rule: Rule) -> None:
         self._plan = plan

@@ -5,6 +5,7 @@ import errno
 import mmap
 from typing import Any
 
+from softverbs._interrupts import shielded
 from softverbs.core.errors import PyverbsRDMAError
 from softverbs.pyverbs._fields import refused
 
@@ -65,6 +66,7 @@ def exported(buffer: Any) -> memoryview:
     return view
 
 
+@shielded
 def address_of(view: memoryview) -> int:
     """The address of the first byte of ``view``, valid until the view is released."""
     raw = _PyBuffer()

@@ -265,7 +265,9 @@ class Resource(PyverbsCM):
     def __del__(self) -> None:
         context = self._context
         if self._core is not None and context is not None:
-            bury(context.device, self._bury, self._remains(), context._drop_stale_events)
+            remains = self._remains()
+            self._core = None  # a weak reference still finds this object, and its events are stale from now on
+            bury(context.device, self._bury, remains, context._drop_stale_events)
 
 
 def bury(
