@@ -562,10 +562,17 @@ def test_the_environment_shapes_the_default_device(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.usefixtures("no_default")
-@pytest.mark.parametrize(("name", "value"), [("OPTIONS", "colour=red"), ("FAULTS", "drop=9"), ("ADDRESS", "nowhere")])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("OPTIONS", "colour=red"), ("OPTIONS", "max_qp=\u0663"), ("FAULTS", "drop=9"), ("FAULTS", "drop=\u0660"),
+        ("ADDRESS", "nowhere"), ("ADDRESS", "127.255.255.255"), ("PCAP", "/"), ("PCAP", "/nowhere/x"),
+    ],
+)  # fmt: skip
 def test_a_wrong_environment_opens_nothing(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    """It is told with the variable and its value."""
     monkeypatch.setenv(f"SOFTVERBS_{name}", value)
-    with pytest.raises((PyverbsUserError, OSError, ValueError)):
+    with pytest.raises((PyverbsUserError, OSError, ValueError), match=f"SOFTVERBS_{name}={value}: "):
         default_device()
     assert module._default is None
     monkeypatch.delenv(f"SOFTVERBS_{name}")

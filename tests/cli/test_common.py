@@ -8,7 +8,7 @@ import time
 import click
 import pytest
 
-from softverbs.cli import common
+from softverbs.cli import cli, common
 from softverbs.cli.common import Fault
 from softverbs.core.wr import WC
 from softverbs.device import Device
@@ -27,6 +27,30 @@ def test_sizes(text: str, number: int) -> None:
 def test_what_is_no_size(text: str) -> None:
     with pytest.raises(click.BadParameter):
         common.size(1, 1 << 30)(text)
+
+
+@pytest.mark.parametrize("text", ["\u0663", "1\u0660", "\uff15"])
+def test_numbers_are_in_ascii_digits(text: str) -> None:
+    """Python's ``int`` and ``float`` take the digits of every script."""
+    assert int(text) == float(text)
+    for kind in (common.IntRange(0, 100), common.FloatRange(0, 100)):
+        with pytest.raises(click.BadParameter, match="ASCII"):
+            kind.convert(text, None, None)
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "-nan"])
+def test_numbers_are_finite(text: str) -> None:
+    with pytest.raises(click.BadParameter):
+        common.FloatRange(0).convert(text, None, None)
+
+
+def test_every_number_of_the_command_line_is_checked_so() -> None:
+    for name in cli.list_commands(click.Context(cli)):
+        command = cli.get_command(click.Context(cli), name)
+        assert command is not None
+        for option in command.params:
+            if isinstance(option.type, (click.types.IntParamType, click.types.FloatParamType)):
+                assert isinstance(option.type, (common.IntRange, common.FloatRange)), (name, option.name)
 
 
 def test_mtus() -> None:

@@ -87,14 +87,21 @@ def test_ports() -> None:
     [
         ({"SOFTVERBS_ADDRESS": "192.0.2.1"}, "192.0.2.1 is not an address of this machine"),
         ({"SOFTVERBS_ADDRESS": "nowhere"}, "'nowhere' is not an IPv4 or IPv6 address"),
+        ({"SOFTVERBS_ADDRESS": "127.255.255.255"}, "127.255.255.255 is a broadcast address"),
         ({"SOFTVERBS_OPTIONS": "nonsense=1"}, "unknown device option 'nonsense'"),
+        ({"SOFTVERBS_OPTIONS": "max_qp=\u0663"}, "not a number"),
         ({"SOFTVERBS_FAULTS": "nonsense=1"}, "nonsense"),
+        ({"SOFTVERBS_FAULTS": "drop=\u0660.\u0665"}, "drop is a probability"),
+        ({"SOFTVERBS_FAULTS": "create_cq:nth=\u0663"}, "nth is a number"),
     ],
 )
 def test_wrong_environment_is_one_line(env: dict[str, str], words: str) -> None:
+    """It names the variable, its value and the reason."""
     done = run("devinfo", env=env)
     assert done.code == 1
     assert words in done.err and done.err.count("\n") == 1
+    ((name, value),) = env.items()
+    assert f"{name}={value}: " in done.err
 
 
 def test_flags_without_a_name_are_shown() -> None:

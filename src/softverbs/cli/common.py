@@ -57,7 +57,7 @@ class FloatRange(click.FloatRange):
 
 
 def _check_ascii(
-    kind: "click.IntRange | click.FloatRange", value: Any, param: click.Parameter | None, ctx: click.Context | None
+    kind: click.IntRange | click.FloatRange, value: Any, param: click.Parameter | None, ctx: click.Context | None
 ) -> None:
     if isinstance(value, str) and not value.isascii():
         kind.fail(f"{value!r} is not a number in ASCII digits", param, ctx)

@@ -74,8 +74,8 @@ def command(
             try:
                 server = Server(device, path)
             except OSError as error:
-                words = f"{path}, in the folder for temporary files (TMPDIR): {error.strerror or error}"
-                raise Fault(words) from error
+                reason = f"{path}, in the folder for temporary files (TMPDIR): {error.strerror or error}"
+                raise Fault(reason) from error
             words = [program, *arguments]
             if dev:
                 words = _with_dev(home, words)
