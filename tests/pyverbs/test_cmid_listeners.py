@@ -9,7 +9,7 @@ __all__ = ["sides", "two"]
 
 
 def test_a_request_that_was_delivered_outlives_the_listener(two: Two, sides: tuple[Side, Side]) -> None:
-    """Its CMID may be made and accepted after the listener was closed; its events come by the channel of the request."""
+    """Its CMID may be made and accepted after the listener was closed; events come by the channel of the request."""
     client, server = sides
     server.listen()
     client.resolve()

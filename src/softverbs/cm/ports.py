@@ -1,8 +1,8 @@
 """Ports of a device: which identifiers are bound to one, and which of them listen.
 
 Two identifiers share a port under the rules of Linux's rdma_cm (drivers/infiniband/core/cma.c, ``cma_check_port``):
-where both have RDMA_OPTION_ID_REUSEADDR set and none of them listens, or where their addresses differ. An address of all
-interfaces differs from those of the other IP version if both identifiers are for one IP version only
+where both have RDMA_OPTION_ID_REUSEADDR set and none of them listens, or where their addresses differ. An address of
+all interfaces differs from those of the other IP version if both identifiers are for one IP version only
 (RDMA_OPTION_ID_AFONLY), which IPv4 always is.
 """
 

@@ -491,8 +491,8 @@ class CMID(CMQueuePair):
         """Sets an option (rdma_set_option(3)).
 
         :param level: RDMA_OPTION_ID
-        :param optname: RDMA_OPTION_ID_ACK_TIMEOUT (of the QP, 4.096 us * 2^value). Extension: RDMA_OPTION_ID_TOS (0, the
-            IP traffic class), RDMA_OPTION_ID_REUSEADDR (1), RDMA_OPTION_ID_AFONLY (2)
+        :param optname: RDMA_OPTION_ID_ACK_TIMEOUT (of the QP, 4.096 us * 2^value). Extension: RDMA_OPTION_ID_TOS (0:
+            the traffic class), RDMA_OPTION_ID_REUSEADDR (1), RDMA_OPTION_ID_AFONLY (2)
         :param optval: the value
         :param optlen: its size: 4 bytes of the last two, 1 byte of the others
         :raises PyverbsUserError: another option
