@@ -77,9 +77,8 @@ def build(output: Path, extra: Sequence[str] = ()) -> list[Path]:
     for map_file in maps():
         library = output / f"{map_file.stem}.so.1"
         sources = sorted(map_file.parent.glob("*.c"))
-        linking = (*LINKING, f"-Wl,-soname,{library.name}", f"-Wl,--version-script={map_file}")
-        if built:
-            linking += (*BESIDE, str(built[0]))
+        first: tuple[str | Path, ...] = (*BESIDE, *built[:1]) if built else ()
+        linking = (*LINKING, f"-Wl,-soname,{library.name}", f"-Wl,--version-script={map_file}", *first)
         compile_all(*FLAGS, *extra, *where, *sources, *linking, "-o", library)
         compile_all(*FLAGS, DRIVER / "names" / "name.c", *NAMING, library, "-o", output / f"{map_file.stem}.so")
         built.append(library)

@@ -33,9 +33,9 @@ KINDS = {
         {"ASAN_OPTIONS": "exitcode=66 detect_stack_use_after_return=1", "UBSAN_OPTIONS": "print_stacktrace=1"},
     ),
 }
-#: Programs, what they are linked with beside libibverbs, and the plan of faults of their device.
+#: Programs, and what they are linked with beside libibverbs.
 PROGRAMS = {
-    "stress": (), "driver": (), "counters": (), "counted": (), "efa_counters": ("libefa",),
+    "stress": (), "driver": (), "counters": (), "counted": (), "efa_counters": ("libefa",), "slots": (),
     "cm": ("librdmacm",),
 }  # fmt: skip
 REPORTED = ("ThreadSanitizer", "AddressSanitizer", "LeakSanitizer", "runtime error:")

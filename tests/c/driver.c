@@ -8,6 +8,7 @@
 #include "softverbs.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -381,6 +382,20 @@ static void a_signal_ends_waiting(struct ibv_comp_channel *channel)
 	sigaction(SIGALRM, &before, NULL);
 }
 
+/* An event that nobody has read goes with its queue: who waits for the descriptor does not find it readable. */
+static void unread(struct pair *pair, struct ibv_comp_channel *channel)
+{
+	struct pollfd look = {.fd = channel->fd, .events = POLLIN};
+
+	CHECK(!ibv_req_notify_cq(pair->b.cq, 0), "req_notify");
+	CHECK(!receive(&pair->b, 8, 1) && !post(&pair->a, &pair->b, IBV_WR_SEND, 0, 8, 2), "posting");
+	CHECK(poll(&look, 1, 20000) == 1, "an event comes");
+	close_side(&pair->a);
+	CHECK(poll(&look, 1, 0) == 1, "which stays when another queue goes");
+	close_side(&pair->b);
+	CHECK(poll(&look, 1, 0) == 0, "and goes with its own");
+}
+
 static void events(void)
 {
 	struct pair *pair = make_pair(ibv_create_comp_channel);
@@ -400,8 +415,7 @@ static void events(void)
 	CHECK(take(&pair->b).wr_id == 1, "the receive");
 	arming(pair, channel);
 	CHECK(ibv_destroy_comp_channel(channel) == EBUSY, "the channel is in use");
-	close_side(&pair->a);
-	close_side(&pair->b);
+	unread(pair, channel);
 	CHECK(!ibv_destroy_comp_channel(channel), "the channel is destroyed");
 	CHECK(!ibv_dealloc_pd(pair->pd) && !ibv_close_device(pair->context), "closing");
 	free(pair);
