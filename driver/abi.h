@@ -322,12 +322,14 @@ struct sv_cm_param {
 };
 SV_ABI_ASSERT(sizeof(struct sv_cm_param) == 280, "cm_param");
 
-/* HELLO: the first command. PURPOSE_LIST: no descriptors come. guid: the number, in host order; pid: the device's Descriptors: control, doorbell, async. */
+/* HELLO: the first command. guard: address of a page that holds `secret` in its first 64 bits, and nothing else; it tells the program's address space from others. A program of another user than the device's passes a descriptor of its /proc/self/mem. PURPOSE_LIST: neither, and no descriptors come. guid: the number, in host order; pid: the device's Descriptors: control, doorbell, async. */
 struct sv_hello_request {
 	uint32_t abi;                            /* 0 */
 	uint32_t purpose;                        /* 4 */
+	uint64_t guard;                          /* 8 */
+	uint64_t secret;                         /* 16 */
 };
-SV_ABI_ASSERT(sizeof(struct sv_hello_request) == 8, "hello_request");
+SV_ABI_ASSERT(sizeof(struct sv_hello_request) == 24, "hello_request");
 
 struct sv_hello_response {
 	uint64_t guid;                           /* 0 */

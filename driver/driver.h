@@ -58,6 +58,7 @@ struct sv_connection {
 	int doorbell;
 	int async_fd;
 	uint8_t *control;
+	uint64_t *guard; /* what tells this address space from others: guard.c */
 	uint64_t sequence;
 	atomic_bool dead;
 	bool forked; /* it is the parent's: nothing of it may be touched */
@@ -91,6 +92,12 @@ SV_EXPORT void sv_lost(struct sv_connection *connection);
 bool sv_is_lost(struct sv_connection *connection);
 /* Maps memory of the device, and closes its descriptor. NULL with errno. */
 uint8_t *sv_map(int fd, size_t size);
+
+/* -- guard.c: a page by which the device recognizes this address space */
+
+uint64_t *sv_make_guard(void);
+void sv_free_guard(uint64_t *guard);
+uint64_t sv_read_guard(const uint64_t *guard);
 
 void sv_enter(struct sv_connection *connection, struct sv_entry *entry, enum sv_kind kind, uint32_t handle);
 void sv_remove(struct sv_connection *connection, struct sv_entry *entry);

@@ -319,23 +319,49 @@ static int open_socket(void)
 	return fd;
 }
 
+/* The device reads and writes this program's memory. Where it is not its ancestor the kernel wants to be told (yama).
+ * A device of root for programs of other users gets a descriptor of the memory, which is returned; nobody else does,
+ * since who has it can do anything with this program. Who the device is the kernel says, not the device.
+ */
+static int let_in(int socket)
+{
+	struct ucred device;
+	socklen_t size = sizeof(device);
+
+	if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &device, &size) < 0)
+		return -1;
+	if (device.pid > 0)
+		prctl(PR_SET_PTRACER, (unsigned long)device.pid, 0, 0, 0);
+	return device.uid == 0 && geteuid() != 0 ? open("/proc/self/mem", O_RDWR | O_CLOEXEC) : -1;
+}
+
 /* What the device passes to a context: its control page, the doorbell, the descriptor of asynchronous events. */
 static int greet(struct sv_connection *connection, uint32_t purpose)
 {
 	struct sv_hello_request request = {.abi = SV_ABI_VERSION, .purpose = purpose};
 	int count = purpose == SV_PURPOSE_CONTEXT ? 3 : 0;
+	int memory = -1;
 	int fds[3];
-	int error = sv_call_fds(connection, SV_HELLO, &request, sizeof(request), &connection->hello,
-				sizeof(connection->hello), fds, count, -1);
+	int error;
 
+	if (count) {
+		connection->guard = sv_make_guard();
+		if (!connection->guard)
+			return errno;
+		request.guard = (uintptr_t)connection->guard;
+		request.secret = sv_read_guard(connection->guard);
+		memory = let_in(connection->socket);
+	}
+	error = sv_call_fds(connection, SV_HELLO, &request, sizeof(request), &connection->hello,
+			    sizeof(connection->hello), fds, count, memory);
+	if (memory >= 0)
+		close(memory);
 	if (error || !count)
 		return error;
 	connection->doorbell = fds[1];
 	connection->async_fd = fds[2];
 	fcntl(connection->async_fd, F_SETFL, fcntl(connection->async_fd, F_GETFL) & ~O_NONBLOCK);
 	connection->control = sv_map(fds[0], SV_CONTROL_SIZE);
-	/* The device reads and writes this program's memory. Where it is not its ancestor the kernel wants to be told. */
-	prctl(PR_SET_PTRACER, (unsigned long)connection->hello.pid, 0, 0, 0);
 	if (!connection->control)
 		return errno;
 	connection->polled = mmap(NULL, SV_SEND_QUEUES * sizeof(struct sv_polled), PROT_READ | PROT_WRITE,
@@ -437,6 +463,8 @@ void sv_disconnect(struct sv_connection *connection)
 		munmap(connection->control, SV_CONTROL_SIZE);
 	if (connection->polled)
 		munmap(connection->polled, SV_SEND_QUEUES * sizeof(struct sv_polled));
+	if (!connection->forked) /* a child does not have it */
+		sv_free_guard(connection->guard);
 	pthread_mutex_destroy(&connection->lock);
 	pthread_mutex_destroy(&connection->entries_lock);
 	free(connection);

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from multiprocessing import Pipe
 from typing import Any
 
+from tests.guard import Guard
 from tests.netsim.sim import ALL, Node
 
 from softverbs.core import spaces
@@ -38,11 +39,14 @@ class Child:
         if self.pid == 0:
             self._serve(other)
         other.close()
-        self.space = spaces.enter(self.pid)
+        self.guard: tuple[int, int] = self._pipe.recv()
+        self.space = spaces.enter(self.pid, *self.guard)
 
     def _serve(self, pipe: Any) -> None:
         try:
             self._pipe.close()
+            guard = Guard()
+            pipe.send((guard.address, guard.secret))
             while True:
                 name, arguments = pipe.recv()
                 pipe.send(self._tasks[name](*arguments))

@@ -127,7 +127,7 @@ def test_a_process_that_is_gone(child: Child) -> None:
 
 def test_a_process_that_may_not_be_looked_at() -> None:
     """Process 1 of this namespace is another user's, or this one's ancestor; where it may be read, there is no test."""
-    space = spaces.enter(1)
+    space = spaces.enter(1, 0x10000, 1)
     try:
         with pytest.raises(PyverbsRDMAError) as caught:
             spaces.read(space, 0x1000, 8)
@@ -140,7 +140,7 @@ def test_a_space_that_was_left_opens_nothing(child: Child) -> None:
     spaces.leave(child.space)
     refused(errno.EFAULT, "is gone", spaces.read, child.space, child.address, 8)
     spaces.leave(child.space)
-    again = spaces.enter(child.pid)
+    again = spaces.enter(child.pid, *child.guard)
     try:
         assert spaces.read(again, child.address, 8) == bytes(8)
     finally:
@@ -149,25 +149,27 @@ def test_a_space_that_was_left_opens_nothing(child: Child) -> None:
         refused(errno.EINVAL, "no space", spaces.read, space, child.address, 8)
         refused(errno.EINVAL, "no space", spaces.write, space, child.address, b"x")
     for pid in (0, -1):
-        refused(errno.EINVAL, "no process", spaces.enter, pid)
+        refused(errno.EINVAL, "no process", spaces.enter, pid, 0x10000, 1)
+    for guard in (1 << 48, 4):
+        refused(errno.EFAULT, "no address of a guard", spaces.enter, child.pid, guard, 1)
 
 
 def test_there_are_so_many_spaces_and_no_more() -> None:
     taken = []
     try:
         while len(taken) < 32000:
-            taken.append(spaces.enter(1))
+            taken.append(spaces.enter(1, 0x10000, 1))
         assert len(set(taken)) == len(taken) and min(taken) > 0
         while len(taken) < 32767:
             try:
-                taken.append(spaces.enter(1))
+                taken.append(spaces.enter(1, 0x10000, 1))
             except PyverbsRDMAError:
                 break  # other spaces are in use
-        refused(errno.ENOMEM, "is in use", spaces.enter, 1)
+        refused(errno.ENOMEM, "is in use", spaces.enter, 1, 0x10000, 1)
     finally:
         for space in taken:
             spaces.leave(space)
-    space = spaces.enter(1)
+    space = spaces.enter(1, 0x10000, 1)
     spaces.leave(space)
 
 

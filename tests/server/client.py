@@ -9,6 +9,8 @@ import time
 from array import array
 from typing import Any
 
+from tests.guard import Guard
+
 from softverbs.core.rings import VALUES
 from softverbs.server import abi
 
@@ -123,7 +125,9 @@ class Client(Connection):
 
     def __init__(self, path: str, purpose: int = 0) -> None:
         super().__init__(path)
-        self.hello = self.call("HELLO", abi=abi.VERSION, purpose=purpose)
+        self.guard = Guard()
+        guarded = {"guard": self.guard.address, "secret": self.guard.secret}
+        self.hello = self.call("HELLO", abi=abi.VERSION, purpose=purpose, **guarded)
         if purpose == 0:
             control, self.doorbell, events = self.descriptors
             self.control = Mapped(control)
@@ -131,6 +135,10 @@ class Client(Connection):
             self.events.settimeout(WAIT_S)
             self.sockets.append(self.events)
             self.bells.append(self.doorbell)
+
+    def close(self) -> None:
+        super().close()
+        self.guard.free()
 
     def ring(self) -> None:
         assert self.control is not None

@@ -41,7 +41,8 @@ class Far:
         self.ahead_here = 0
         self.ahead_at = 0
         self.ahead_length = 0
-        self.pieces = Block(MOST * _IOV_SIZE)
+        #: The pieces to be placed, behind one that is the guard's (``memory.place_process``).
+        self.pieces = Block((1 + MOST) * _IOV_SIZE)
         self.tags = [0] * 128  # MOST: C wants a literal
         #: What is to be placed: how many pieces, at which far address the first, how many bytes.
         self.count = 0
@@ -103,7 +104,7 @@ class Far:
         if self.count == 0:
             self.at = destination
             self.length = 0
-        piece = self.pieces.address + self.count * _IOV_SIZE
+        piece = self.pieces.address + (1 + self.count) * _IOV_SIZE
         store64(piece, source)
         store64(piece + _IOV_LENGTH, length)
         self.tags[self.count] = self.tag
@@ -123,7 +124,7 @@ class Far:
         """Places pieces one by one, until one cannot be."""
         at = self.at
         for index in range(count):
-            piece = self.pieces.address + index * _IOV_SIZE
+            piece = self.pieces.address + (1 + index) * _IOV_SIZE
             length = load64(piece + _IOV_LENGTH)
             if not place(at, load64(piece), length):
                 self.missed = self.tags[index]

@@ -34,24 +34,65 @@ cdef extern from *:
     #include <sys/syscall.h>
     #include <sys/uio.h>
     /* The calls themselves: the C library declares them only under _GNU_SOURCE. */
-    static inline int move_process(int pid, int writes, uintptr_t here, uintptr_t there, size_t length) {
-        struct iovec local = {(void *)here, length}, remote = {(void *)there, length};
-        long number = writes ? SYS_process_vm_writev : SYS_process_vm_readv;
-        long done = syscall(number, (long)pid, &local, 1UL, &remote, 1UL, 0UL);
-        if (done == (long)length)
+    struct sv_process { int64_t pid, mem; uint64_t guard, secret; };  /* PROCESS_* */
+    /* The errno of a call that has done so many bytes, those of the guard included. */
+    static inline int process_outcome(long done, size_t length) {
+        if (done == (long)(length + 8))
             return 0;
-        return done < 0 ? errno : EFAULT;
+        if (done >= 8)
+            return EFAULT;
+        return done >= 0 || errno == EFAULT ? ESTALE : errno;
     }
-    static inline int place_in_process(int pid, uintptr_t pieces, int count, uintptr_t there, size_t length) {
-        struct iovec remote = {(void *)there, length};
-        long done = syscall(SYS_process_vm_writev, (long)pid, (struct iovec *)pieces, (long)count, &remote, 1UL, 0UL);
+    static inline int move_by_descriptor(const struct sv_process *process, int writes, struct iovec *here, int count,
+                                         uintptr_t there, size_t length) {
+        long number = writes ? SYS_pwritev : SYS_preadv;
+        /* The position in two halves; where a long has 64 bits only the first counts. */
+        long done = syscall(number, (long)process->mem, here, (long)count, (unsigned long)there, 0UL);
         if (done == (long)length)
             return 0;
-        return done < 0 ? errno : EFAULT;
+        return done == 0 ? ESTALE : EFAULT;
+    }
+    static inline int place_in_process(uintptr_t record, uintptr_t pieces, int count, uintptr_t there, size_t length) {
+        struct sv_process *process = (struct sv_process *)record;
+        struct iovec *here = (struct iovec *)pieces;
+        struct iovec remote[2] = {{(void *)(uintptr_t)process->guard, 8}, {(void *)there, length}};
+        if (process->mem >= 0)
+            return move_by_descriptor(process, 1, here + 1, count, there, length);
+        here[0].iov_base = &process->secret;
+        here[0].iov_len = 8;
+        return process_outcome(
+            syscall(SYS_process_vm_writev, (long)process->pid, here, 1L + count, remote, 2UL, 0UL), length);
+    }
+    static inline int move_process(uintptr_t record, int writes, uintptr_t here, uintptr_t there, size_t length) {
+        struct sv_process *process = (struct sv_process *)record;
+        uint64_t guard = 0;
+        struct iovec local[2] = {{&guard, 8}, {(void *)here, length}};
+        struct iovec remote[2] = {{(void *)(uintptr_t)process->guard, 8}, {(void *)there, length}};
+        long done;
+        if (process->mem >= 0)
+            return move_by_descriptor(process, writes, local + 1, 1, there, length);
+        if (writes)
+            return place_in_process(record, (uintptr_t)local, 1, there, length);
+        done = syscall(SYS_process_vm_readv, (long)process->pid, local, 2UL, remote, 2UL, 0UL);
+        if (done >= 8 && guard != process->secret)
+            return ESTALE;
+        return process_outcome(done, length);
+    }
+    static inline long copy_own(uintptr_t here, uintptr_t there, size_t length) {
+        struct iovec local = {(void *)here, length}, remote = {(void *)there, length};
+        return syscall(SYS_process_vm_readv, (long)getpid(), &local, 1UL, &remote, 1UL, 0UL);
     }
     """
-    int move_process(int, int, uintptr_t, uintptr_t, size_t) noexcept nogil
-    int place_in_process(int, uintptr_t, int, uintptr_t, size_t) noexcept nogil
+    int move_process(uintptr_t, int, uintptr_t, uintptr_t, size_t) noexcept nogil
+    int place_in_process(uintptr_t, uintptr_t, int, uintptr_t, size_t) noexcept nogil
+    long copy_own(uintptr_t, uintptr_t, size_t) noexcept nogil
+
+cdef long PROCESS_PID
+cdef long PROCESS_MEM
+cdef long PROCESS_GUARD
+cdef long PROCESS_SECRET
+cdef long PROCESS_SIZE
+cdef int _WORD
 
 cdef extern from "Python.h":
     const int PyBUF_WRITE
@@ -105,8 +146,8 @@ cpdef uint64_t compare_swap64(uintptr_t address, uint64_t compare, uint64_t swap
 cpdef uint64_t load_acquire64(uintptr_t address) noexcept
 cpdef void store_release64(uintptr_t address, uint64_t value) noexcept
 cpdef void barrier() noexcept
-cpdef int copy_process(int pid, bint writes, uintptr_t local, uintptr_t remote, size_t length) noexcept
-cpdef int place_process(int pid, uintptr_t pieces, int count, uintptr_t remote, size_t length) noexcept
+cpdef int copy_process(uintptr_t process, bint writes, uintptr_t local, uintptr_t remote, size_t length) noexcept
+cpdef int place_process(uintptr_t process, uintptr_t pieces, int count, uintptr_t remote, size_t length) noexcept
 cpdef bint copy_checked(uintptr_t destination, uintptr_t source, size_t length) noexcept
 cpdef object view(uintptr_t address, Py_ssize_t length)
 cpdef uint32_t crc32(uintptr_t address, Py_ssize_t length, uint32_t value) except? 0

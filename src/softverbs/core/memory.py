@@ -10,6 +10,7 @@ this process; the caller has checked them: nothing here can know what is mapped.
 import ctypes
 import errno
 import os
+from typing import Any
 
 try:
     import cython
@@ -24,6 +25,16 @@ except ImportError:
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.process_vm_readv.restype = ctypes.c_ssize_t
 _libc.process_vm_writev.restype = ctypes.c_ssize_t
+_libc.preadv.restype = _libc.pwritev.restype = ctypes.c_ssize_t
+
+#: A record of an address space of another process, 64 bits each: the number of the process (0: none), a descriptor of
+#: its /proc/PID/mem or -1, the address of its guard, and the word that stands there.
+PROCESS_PID = 0
+PROCESS_MEM = 8
+PROCESS_GUARD = 16
+PROCESS_SECRET = 24
+PROCESS_SIZE = 32
+_WORD = 8
 
 
 def load8(address: int) -> int:
@@ -197,48 +208,92 @@ def barrier() -> None:
         _libc.pthread_spin_trylock(ctypes.byref(ctypes.c_int(0)))
 
 
-def copy_process(pid: int, writes: bool, local: int, remote: int, length: int) -> int:
-    """Copies between this process and another one (process_vm_readv(2)); 0 or the errno.
+def copy_process(process: int, writes: bool, local: int, remote: int, length: int) -> int:
+    """Copies between this process and another one; 0 or the errno.
 
-    EFAULT where only a part could be copied.
+    EFAULT where only a part could be copied, ESTALE where the address space that the record describes is gone.
 
-    :param pid: the other process
+    By process_vm_readv(2), which finds the address space of a process number once in a call, and goes through the ranges
+    in their order. So the guard comes first: where the number stands for another address space, it is not mapped, and
+    nothing behind it is touched. By the descriptor of /proc/PID/mem where there is one: that is of one address space.
+
+    :param process: address of a record: PROCESS_*
     :param writes: whether to copy from ``local`` to ``remote``, not the other way
     :param local: address in this process
     :param remote: address in the other process
     :param length: bytes
     """
     if cython.compiled:
-        return move_process(pid, writes, local, remote, length)
-    here = (ctypes.c_size_t * 2)(local, length)
-    there = (ctypes.c_size_t * 2)(remote, length)
-    call = _libc.process_vm_writev if writes else _libc.process_vm_readv
-    done = call(pid, here, ctypes.c_ulong(1), there, ctypes.c_ulong(1), ctypes.c_ulong(0))
-    if done == length:
-        return 0
-    return ctypes.get_errno() if done < 0 else errno.EFAULT
+        return move_process(process, writes, local, remote, length)
+    if _descriptor(process) >= 0:
+        return _move_by_descriptor(process, writes, (ctypes.c_size_t * 2)(local, length), 1, remote, length)
+    if writes:
+        here = (ctypes.c_size_t * 4)(process + PROCESS_SECRET, _WORD, local, length)
+        return _place(process, here, 1, remote, length)
+    guard = ctypes.c_uint64(0)
+    here = (ctypes.c_size_t * 4)(ctypes.addressof(guard), _WORD, local, length)
+    done = _vector_call(_libc.process_vm_readv, process, here, 1, remote, length)
+    if done >= _WORD and guard.value != load64(process + PROCESS_SECRET):
+        return errno.ESTALE
+    return _outcome(done, length)
 
 
-def place_process(pid: int, pieces: int, count: int, remote: int, length: int) -> int:
+def place_process(process: int, pieces: int, count: int, remote: int, length: int) -> int:
     """Copies pieces of this process, one after the other, to one place in another one; as ``copy_process``.
 
-    :param pieces: address of ``count`` pairs of an address and a length (struct iovec, readv(2))
+    :param pieces: address of 1 + ``count`` pairs of an address and a length (struct iovec, readv(2)); the first is
+        for this function
     :param length: bytes, all together
     """
     if cython.compiled:
-        return place_in_process(pid, pieces, count, remote, length)
-    there = (ctypes.c_size_t * 2)(remote, length)
-    done = _libc.process_vm_writev(
-        pid, ctypes.c_void_p(pieces), ctypes.c_ulong(count), there, ctypes.c_ulong(1), ctypes.c_ulong(0)
-    )
+        return place_in_process(process, pieces, count, remote, length)
+    if _descriptor(process) >= 0:
+        return _move_by_descriptor(process, True, ctypes.c_void_p(pieces + 2 * _WORD), count, remote, length)
+    store64(pieces, process + PROCESS_SECRET)
+    store64(pieces + _WORD, _WORD)
+    return _place(process, ctypes.c_void_p(pieces), count, remote, length)
+
+
+def _place(process: int, here: Any, count: int, remote: int, length: int) -> int:
+    return _outcome(_vector_call(_libc.process_vm_writev, process, here, count, remote, length), length)
+
+
+def _vector_call(call: Any, process: int, here: Any, count: int, remote: int, length: int) -> int:
+    """process_vm_readv(2) or process_vm_writev(2) of the guard and one range; bytes, or -1."""
+    there = (ctypes.c_size_t * 4)(load64(process + PROCESS_GUARD), _WORD, remote, length)
+    pid = ctypes.c_long(load64(process + PROCESS_PID))
+    return int(call(pid, here, ctypes.c_ulong(1 + count), there, ctypes.c_ulong(2), ctypes.c_ulong(0)))
+
+
+def _outcome(done: int, length: int) -> int:
+    """The errno of a call that has done so many bytes, those of the guard included."""
+    if done == _WORD + length:
+        return 0
+    if done >= _WORD:
+        return errno.EFAULT
+    code = ctypes.get_errno()
+    return errno.ESTALE if done >= 0 or code == errno.EFAULT else code
+
+
+def _descriptor(process: int) -> int:
+    return ctypes.c_int64(load64(process + PROCESS_MEM)).value
+
+
+def _move_by_descriptor(process: int, writes: bool, here: Any, count: int, remote: int, length: int) -> int:
+    call = _libc.pwritev if writes else _libc.preadv
+    done = call(ctypes.c_int(_descriptor(process)), here, ctypes.c_int(count), ctypes.c_int64(remote))
     if done == length:
         return 0
-    return ctypes.get_errno() if done < 0 else errno.EFAULT
+    return errno.ESTALE if done == 0 else errno.EFAULT
 
 
 def copy_checked(destination: int, source: int, length: int) -> bool:
     """Copies from an address that may not be mapped: False where it is not (the kernel looks, 2 us)."""
-    return copy_process(os.getpid(), False, destination, source, length) == 0
+    if cython.compiled:
+        return copy_own(destination, source, length) == length
+    here, there = (ctypes.c_size_t * 2)(destination, length), (ctypes.c_size_t * 2)(source, length)
+    one = ctypes.c_ulong(1)
+    return bool(_libc.process_vm_readv(os.getpid(), here, one, there, one, ctypes.c_ulong(0)) == length)
 
 
 def view(address: int, length: int) -> memoryview:

@@ -14,6 +14,7 @@ from softverbs.cm import messages
 from softverbs.cm.addresses import Address, of_gid
 from softverbs.cm.events import MOST, Event, Kind, Param
 from softverbs.cm.identity import PS_IB, PS_IPOIB, PS_TCP, PS_UDP, Identity, Stage
+from softverbs.core import spaces
 from softverbs.core.address import AddressVector
 from softverbs.core.errors import PyverbsRDMAError
 from softverbs.core.limits import DEFAULT_PKEY, MAX_RD_ATOMIC
@@ -216,10 +217,10 @@ def _wanted(session: Session, request: Values) -> tuple[Identity, Param]:
 def _has_qp(session: Session, number: int) -> bool:
     """Whether a queue pair belongs to the process of a session, which may have opened the device more than once."""
     for other in session.server.sessions:
-        if other.pid == session.pid:
+        if (other.pid, other.user) == (session.pid, session.user):
             for entry in other.entries.values():
                 if entry.kind == "QP" and getattr(entry.core, "core", entry.core).qp_num == number:
-                    return True
+                    return other is session or spaces.holds(other.space)  # else one that had this number before it
     return False
 
 

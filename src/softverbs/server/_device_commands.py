@@ -12,7 +12,7 @@ from softverbs.core.limits import DEFAULT_PKEY, MAX_PKEYS
 from softverbs.pyverbs import _device_query as query
 from softverbs.server import abi
 from softverbs.server._layout import CONTROL, PURPOSES
-from softverbs.server._memory import SharedMemory
+from softverbs.server._memory import SharedMemory, own_memory
 from softverbs.server._planned import show_asks
 from softverbs.server._registry import handles
 from softverbs.server.session import Session
@@ -30,7 +30,7 @@ def hello(session: Session, request: Values) -> Values:
     if request["purpose"] not in PURPOSES.values():
         raise PyverbsRDMAError(f"purpose={request['purpose']} is not known", errno.EINVAL)
     if request["purpose"] == PURPOSES["PURPOSE_CONTEXT"]:
-        _begin(session)
+        _begin(session, request["guard"], request["secret"])
     session.greeted = True
     device = session.device
     return {
@@ -43,10 +43,13 @@ def hello(session: Session, request: Values) -> Values:
     }
 
 
-def _begin(session: Session) -> None:
+def _begin(session: Session, guard: int, secret: int) -> None:
     if session.pid <= 0:
         raise PyverbsRDMAError("the program is in another pid namespace: its memory cannot be reached", errno.EPERM)
+    mem = own_memory(session.received, session.pid) if session.user != os.geteuid() else -1
     with ExitStack() as undo:
+        if mem >= 0:
+            undo.callback(os.close, mem)
         control = SharedMemory(CONTROL["CONTROL_SIZE"])
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         undo.callback(ours.close)
@@ -55,8 +58,11 @@ def _begin(session: Session) -> None:
         undo.callback(os.close, doorbell)
         passed = os.dup(doorbell)
         undo.callback(os.close, passed)
-        session.space = spaces.enter(session.pid)
+        space = spaces.enter(session.pid, guard, secret, mem)
+        undo.callback(spaces.leave, space)
+        _check_guard(space)
         undo.pop_all()
+    session.space, session.mem = space, mem
     ours.setblocking(False)
     session.events, session.control, session.doorbell = ours, control, doorbell
     session.pass_on(control)
@@ -68,6 +74,14 @@ def _begin(session: Session) -> None:
         raise
     session.say_awake(session.server.awake)
     show_asks(session)
+
+
+def _check_guard(space: int) -> None:
+    """The process has the guard that was told. Where the kernel does not let the device look, each access is refused,
+    too: the program may use what needs none of its memory.
+    """
+    if not spaces.holds(space) and spaces.is_lost(space):
+        raise PyverbsRDMAError(f"the program's guard page: {spaces.explain()}", errno.EFAULT)
 
 
 @handles("QUERY_DEVICE")

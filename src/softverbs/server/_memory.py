@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 
 from softverbs._interrupts import finalizer
+from softverbs.core import spaces
 from softverbs.core.errors import PyverbsRDMAError
 from softverbs.core.memory import store32, store64
 
@@ -72,11 +73,37 @@ class SharedMemory:
             munmap(self.address, self.size)
 
 
-def check_mapped(pid: int, address: int, length: int, writing: bool) -> None:
+def own_memory(passed: list[int], pid: int) -> int:
+    """A program of another user than the device's hands over its own right to its memory: a descriptor of its
+    /proc/self/mem. The device has no use for a right of its own (CAP_SYS_PTRACE), which would reach a program that the
+    user may execute and not look into, too.
+
+    :param passed: descriptors that came with HELLO
+    :param pid: of the process
+    :returns: a descriptor, the caller's
+    :raises PyverbsRDMAError: EPERM where none came, or another one
+    """
+    if not passed:
+        raise PyverbsRDMAError(
+            f"the device is of user {os.geteuid()}: programs of other users pass a descriptor of their /proc/self/mem, "
+            "which the driver does where the device is root's; each user can run a device of his own",
+            errno.EPERM,
+        )
+    try:
+        wanted, found = os.stat(f"/proc/{pid}/mem"), os.fstat(passed[0])
+    except OSError as error:
+        raise PyverbsRDMAError(f"/proc/{pid}/mem: {error.strerror}", errno.EPERM) from None
+    if (wanted.st_dev, wanted.st_ino) != (found.st_dev, found.st_ino):
+        raise PyverbsRDMAError(f"the descriptor that came with HELLO is not one of /proc/{pid}/mem", errno.EPERM)
+    return os.dup(passed[0])
+
+
+def check_mapped(space: int, pid: int, address: int, length: int, writing: bool) -> None:
     """EFAULT where a process has not mapped a range, as a kernel finds when it pins the pages (ibv_reg_mr(3)).
 
     A courtesy: whatever the process unmaps later, each access of the device fails by itself.
 
+    :param space: the process's (core/spaces.py)
     :param pid: of the process
     :param address: first byte
     :param length: bytes, at least 1
@@ -85,6 +112,9 @@ def check_mapped(pid: int, address: int, length: int, writing: bool) -> None:
     end = address + length
     reached = address
     with open(f"/proc/{pid}/maps", encoding="ascii", errors="replace") as rows:
+        # What was opened is of the address space that the process had then. It was this one if it still is.
+        if not spaces.holds(space):
+            raise PyverbsRDMAError(spaces.explain(), errno.EFAULT)
         for row in rows:
             span, rights, _ = row.split(" ", 2)
             low, high = (int(part, 16) for part in span.split("-"))

@@ -43,6 +43,18 @@ class Region:
         self._regions.deregister(self.core)
 
 
+def check_memory(session: Session, address: int, length: int, writing: bool) -> None:
+    """EFAULT where a program has not mapped a range; of one that is reached by a descriptor its two ends are looked at.
+
+    :param length: bytes, at least 1
+    """
+    if session.mem < 0:
+        check_mapped(session.space, session.pid, address, length, writing)
+    else:
+        spaces.read(session.space, address, 1)
+        spaces.read(session.space, address + length - 1, 1)
+
+
 def _keys(entry: Entry) -> Values:
     region = entry.core.core
     return {"handle": entry.handle, "lkey": region.lkey, "rkey": region.rkey}
@@ -80,7 +92,7 @@ def reg_mr(session: Session, request: Values) -> Values:
         if everything and not access & e.IBV_ACCESS_ON_DEMAND:
             raise PyverbsRDMAError("an implicit region (address 0, every byte) must be ON_DEMAND", errno.EINVAL)
         if length and not access & e.IBV_ACCESS_ON_DEMAND:
-            check_mapped(session.pid, address, length, bool(access & _WRITES))
+            check_memory(session, address, length, bool(access & _WRITES))
         region = regions.register(pd, address, length, access, request["iova"], None, KINDS["PLAIN"], session.space)
     return _keys(session.add("region", Region(session, region)))
 
@@ -102,7 +114,7 @@ def rereg_mr(session: Session, request: Values) -> Values:
     access = request["access"] if flags & e.IBV_REREG_MR_CHANGE_ACCESS else region.access
     moves = bool(flags & e.IBV_REREG_MR_CHANGE_TRANSLATION)
     if moves and length and not access & e.IBV_ACCESS_ON_DEMAND:
-        check_mapped(session.pid, address, length, bool(access & _WRITES))
+        check_memory(session, address, length, bool(access & _WRITES))
     holder = session if moves else None  # what is not None says that there is other memory
     session.port.regions.reregister(region, pd, address, length, access, holder, KINDS["PLAIN"])
     return {"lkey": region.lkey, "rkey": region.rkey}
@@ -123,7 +135,7 @@ def advise_mr(session: Session, request: Values) -> None:
         raise PyverbsRDMAError(f"length={length}: a scatter/gather element is shorter", errno.EINVAL)
     found = session.port.regions.advised(pd, lkey, address, length, writing)
     if flags and length and advice != e._IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT:
-        check_mapped(session.pid, found & _ADDRESS, length, writing)
+        check_memory(session, found & _ADDRESS, length, writing)
 
 
 @handles("ALLOC_MW")

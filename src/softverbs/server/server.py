@@ -10,7 +10,6 @@ import logging
 import os
 import select
 import socket
-import struct
 import threading
 import time
 from collections import deque
@@ -18,6 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from softverbs.core import spaces
 from softverbs.core.memory import barrier
 from softverbs.device import Device
 from softverbs.server import (
@@ -31,7 +31,7 @@ from softverbs.server import (
 from softverbs.server._domains import Domains, Target
 from softverbs.server._registry import HANDLERS
 from softverbs.server.abi import BY_NUMBER
-from softverbs.server.session import Entry, Session
+from softverbs.server.session import CREDENTIALS, Entry, Session
 
 logger = logging.getLogger("softverbs.server")
 
@@ -58,7 +58,6 @@ MOST_CONNECTIONS = 1024
 MOST_ERRORS = 100
 #: Longest sleep, ms: should a doorbell ever be lost, it is heard then.
 LONGEST_SLEEP_MS = 100
-_CREDENTIALS = struct.Struct("3i")
 
 
 class Server:
@@ -94,6 +93,8 @@ class Server:
         self._listener = _listen(path, mode)
         self._spare = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         self._errors = 0
+        #: How many losses of address spaces it has looked at (``spaces.losses``).
+        self._losses = spaces.losses()
         #: The verbs of the plan of faults that programs have been told of.
         self._planned = device.planned
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -171,6 +172,8 @@ class Server:
                 work = 0
             if port.offenders:
                 self._punish()
+            if work and self._losses != spaces.losses():
+                self._end_lost()
             if self._raised or self._channels:
                 self._deliver()
             return int(work)
@@ -285,10 +288,10 @@ class Server:
 
     def _begin(self, connection: socket.socket) -> None:
         connection.setblocking(False)
-        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        pid = _CREDENTIALS.unpack(credentials)[0]
+        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+        pid, user, _ = CREDENTIALS.unpack(credentials)
         self._count += 1
-        session = Session(self, connection, pid, self._count)
+        session = Session(self, connection, pid, user, self._count)
         self.sessions.append(session)
         try:
             self._watch_session(session)
@@ -367,6 +370,12 @@ class Server:
         for core, reason in offenders:
             core.context_id.end(f"ended, since {reason}")
 
+    def _end_lost(self) -> None:
+        """Ends the sessions whose programs were found to be gone when their memory was wanted."""
+        self._losses = spaces.losses()
+        for session in list(self.sessions):
+            session.end_if_lost()
+
     # -- the end
 
     def close(self) -> None:
@@ -401,6 +410,8 @@ def _listen(path: str, mode: int) -> socket.socket:
             os.umask(mask)
         os.chmod(path, mode)
         listener.setblocking(False)
+        # Each message says who has sent it; connections inherit it, so what was sent before they are taken does, too.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         listener.listen(128)
     except BaseException:
         listener.close()

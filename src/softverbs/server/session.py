@@ -9,6 +9,7 @@ import itertools
 import logging
 import os
 import socket
+import struct
 from array import array
 from collections import deque
 from dataclasses import dataclass, field
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("softverbs.server")
 
+#: struct ucred: process, user, group.
+CREDENTIALS = struct.Struct("3i")
 #: Most bytes of shared memory that one connection gets.
 MOST_MEMORY = 2**32
 #: Most event records that wait for a program that does not read them.
@@ -74,11 +77,12 @@ class Entry:
 class Session:
     """A connection and its objects. Every method needs the device's lock."""
 
-    def __init__(self, server: "Server", connection: socket.socket, pid: int, number: int) -> None:
+    def __init__(self, server: "Server", connection: socket.socket, pid: int, user: int, number: int) -> None:
         """
         :param server: whose device it is
         :param connection: the socket, which the session owns from now on
         :param pid: of the process that connected
+        :param user: its effective user when it did
         :param number: for the log
         """
         self.server = server
@@ -86,10 +90,15 @@ class Session:
         self.port = server.device.port
         self.connection = connection
         self.pid = pid
+        self.user = user
+        #: Process, user and group that sent HELLO, by the kernel's word. All other commands must come from them.
+        self.sender: tuple[int, ...] = ()
         self.number = number
         self.greeted = False
         self.ended = ""
         self.space = 0
+        #: The descriptor of the program's memory, where that is reached by one (``_memory.own_memory``).
+        self.mem = -1
         self.entries: dict[int, Entry] = {}
         self.memory_used = 0
         self.control: SharedMemory | None = None
@@ -223,7 +232,7 @@ class Session:
 
     def receive(self) -> bool:
         """Carries out one command if one is there; whether it was. The connection may have ended by it."""
-        space = socket.CMSG_SPACE(4 * 4)
+        space = socket.CMSG_SPACE(4 * 4) + socket.CMSG_SPACE(CREDENTIALS.size)
         try:
             data, ancillary, flags, _ = self.connection.recvmsg(abi.MESSAGE_SIZE, space, socket.MSG_CMSG_CLOEXEC)
         except (BlockingIOError, InterruptedError):
@@ -236,27 +245,45 @@ class Session:
             if not data:
                 self.end("it has closed its socket")
             else:
-                self._answer(bytes(data), bool(flags & socket.MSG_TRUNC))
+                self._answer(bytes(data), bool(flags & socket.MSG_TRUNC), _sender(ancillary))
         finally:
             for descriptor in self.received:
                 os.close(descriptor)
             self.received = []
         return True
 
-    def _answer(self, data: bytes, truncated: bool) -> None:
+    def _check_sender(self, sender: tuple[int, ...]) -> None:
+        """A command must come from the program that the session is of. The socket alone does not say so: a child may
+        hold it, and the program may have executed another one, or changed its user, since it said HELLO.
+
+        :raises PyverbsRDMAError: EACCES. Where the program is not there any more, the session has ended, too
+        """
+        if sender[0] != self.pid:
+            raise PyverbsRDMAError(f"process {sender[0]}: the connection is process {self.pid}'s", errno.EACCES)
+        if not self.sender:
+            self.sender = sender
+        if sender != self.sender:
+            self.end("its user or group is another one")
+        elif self.space and not spaces.holds(self.space):
+            self.end_if_lost()
+        if self.ended:
+            raise PyverbsRDMAError(f"the connection is ended, since {self.ended}", errno.EACCES)
+
+    def _answer(self, data: bytes, truncated: bool, sender: tuple[int, ...]) -> None:
         if len(data) < abi.REQUEST.size:
             self.end(f"a message of {len(data)} bytes is no request")
             return
         try:
-            response = self._perform(data, truncated)
+            response = self._perform(data, truncated, sender)
             self.port.publish_shared()
-            self._send(response)
+            if not self.ended:
+                self._send(response)
         finally:
             for descriptor in self.passing:
                 os.close(descriptor)
             self.passing = []
 
-    def _perform(self, data: bytes, truncated: bool) -> bytes:
+    def _perform(self, data: bytes, truncated: bool, sender: tuple[int, ...]) -> bytes:
         """Carries out a request; the response."""
         size, number, sequence = abi.REQUEST_HEAD.unpack_from(data)
         try:
@@ -269,6 +296,7 @@ class Session:
                     f"{command.name}: {len(data)} bytes that say they are {size}; {wanted} are expected",
                     errno.EINVAL,
                 )
+            self._check_sender(sender)
             self._check_allowed(command)
             request = command.request.unpack(data, abi.REQUEST.size)
             if self.device.verb_faults is not None:
@@ -358,6 +386,11 @@ class Session:
 
     # -- the end
 
+    def end_if_lost(self) -> None:
+        """Ends the session if an access has found that its program's address space is gone."""
+        if spaces.is_lost(self.space):
+            self.end("its program has executed another one, or has ended")
+
     def end(self, reason: str) -> None:
         """Ends the session: its objects are closed, users before what they use. Twice does nothing."""
         if self.ended:
@@ -379,7 +412,7 @@ class Session:
         self.connection.close()
         if self.events is not None:
             self.events.close()
-        for descriptor in (self.doorbell, self.process):
+        for descriptor in (self.doorbell, self.process, self.mem):
             if descriptor >= 0:
                 os.close(descriptor)
 
@@ -407,6 +440,14 @@ def _descriptors(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
             numbers.frombytes(data[: len(data) - len(data) % numbers.itemsize])
             found += numbers
     return found
+
+
+def _sender(ancillary: list[tuple[int, int, bytes]]) -> tuple[int, ...]:
+    """Process, user and group that have sent a message (unix(7), SCM_CREDENTIALS)."""
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS and len(data) == CREDENTIALS.size:
+            return CREDENTIALS.unpack(data)
+    return (0, -1, -1)
 
 
 def _explain(error: Exception) -> tuple[int, str]:
