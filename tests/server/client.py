@@ -123,11 +123,14 @@ class Connection:
 class Client(Connection):
     """A connection after HELLO."""
 
-    def __init__(self, path: str, purpose: int = 0) -> None:
+    def __init__(self, path: str, purpose: int = 0, passing: list[int] | None = None) -> None:
+        """passing: descriptors that go with HELLO, and are closed then."""
         super().__init__(path)
         self.guard = Guard()
         guarded = {"guard": self.guard.address, "secret": self.guard.secret}
-        self.hello = self.call("HELLO", abi=abi.VERSION, purpose=purpose, **guarded)
+        self.hello = self.call("HELLO", abi=abi.VERSION, purpose=purpose, passing=passing, **guarded)
+        for descriptor in passing or []:
+            os.close(descriptor)
         if purpose == 0:
             control, self.doorbell, events = self.descriptors
             self.control = Mapped(control)
@@ -335,8 +338,11 @@ class Qp(Receives):
 class Side:
     """A client with what a connection needs."""
 
-    def __init__(self, path: str, size: int = 4096, channel: bool = False, **values: Any) -> None:
-        self.client = Client(path)
+    def __init__(
+        self, path: str, size: int = 4096, channel: bool = False, client: Client | None = None, **values: Any
+    ) -> None:
+        """client: a connection; by default a new one."""
+        self.client = client or Client(path)
         self.pd = self.client.pd()
         self.channel = Channel(self.client) if channel else None
         self.cq = Cq(self.client, channel=self.channel.handle if self.channel else 0)

@@ -16,10 +16,10 @@ from softverbs.server.server import Server
 class Served:
     """A server that runs, and its device."""
 
-    def __init__(self, path: str, device: Device) -> None:
+    def __init__(self, path: str, device: Device, mode: int = 0o600) -> None:
         self.path = path
         self.device = device
-        self.server = Server(device, path)
+        self.server = Server(device, path, mode)
         self.thread = threading.Thread(target=self.server.run)
         self.thread.start()
 
