@@ -79,7 +79,7 @@ class Device:
         :param faults: a plan of what is to fail, or its text form (docs/faults.md)
         :param pcap: file that every frame is captured to
         :param idle: called with the next deadline (ns, 0: none) instead of sleeping in a wait: virtual time
-        :param seed: of keys and queue pair numbers; by default from the system
+        :param seed: of keys and numbers of queue pairs and SRQs (``core.port.Port``); by default from the system
         :param settings: single options
         :raises PyverbsUserError: an unknown or wrong option
         :raises OSError: the address cannot be bound
@@ -115,7 +115,7 @@ class Device:
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._waiting = 0
         self._seen_drives = 0
-        seed = int.from_bytes(os.urandom(1), "big") if seed is None else seed
+        seed = int.from_bytes(os.urandom(10), "big") if seed is None else seed
         self.port = Port(self.link, self.options, self.lock, clock, self.wake, seed)
         self.port.log = self._log
         self.faults.attach(self)

@@ -91,7 +91,8 @@ class Service:
         """
         self.device = device
         self.timing = timing or Timing()
-        self.random = random.Random(seed)
+        # Who could guess numbers could end connections of others (docs/security.md).
+        self.random = random.SystemRandom() if seed is None else random.Random(seed)
         self.counts: Counter[str] = Counter()
         self.bound: dict[tuple[int, int], list[Identity]] = {}
         self.listeners: dict[tuple[int, int], list[Identity]] = {}

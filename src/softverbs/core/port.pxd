@@ -45,6 +45,7 @@ cdef int GROUP
 cdef int PORT_DOWN
 cdef uint32_t GROUP_QP
 cdef uint32_t INDEX_BITS
+cdef uint32_t QPN_BITS
 cdef int PKEY_BITS
 cdef int MAX_ROUNDS
 cdef int LOCAL_TURNS
@@ -62,6 +63,7 @@ cdef class Port(Host):
     cdef list table
     cdef list free_qps
     cdef uint32_t qp_tag
+    cdef uint32_t qp_base
     cdef readonly list live
     cdef QueuePair first_ready
     cdef QueuePair last_ready

@@ -71,6 +71,7 @@ _DROPS = (
 
 FIRST_QP = 16  # 0 and 1 are for management (IBA 3.5.1); some room above them
 INDEX_BITS = 0xFFFF
+QPN_BITS = 0xFFFFFF
 GROUP_QP = 0xFFFFFF  # the destination of a multicast datagram (IBA 10.5.2)
 PKEY_BITS = 0x7FFF
 MAX_ROUNDS = 64
@@ -100,7 +101,8 @@ class Port(Host):
         :param lock: reentrant; every entry takes it
         :param clock: the time, ns
         :param wake: called when there is work and somebody sleeps
-        :param seed: of keys and queue pair numbers
+        :param seed: where keys and numbers of queue pairs and SRQs begin: 80 bits that peers should not be able to guess.
+            With a small one the numbers are small
         """
         Host.__init__(self, options, lock, clock)
         self.link = link
@@ -109,12 +111,15 @@ class Port(Host):
         #: How many wait for the link and for ``wake``, and whether that was called since somebody answered to it.
         self.sleepers = 0
         self.rung = False
-        self.regions = Regions(options.max_mr, seed)
+        self.regions = Regions(options.max_mr, seed & 0xFF, seed >> 32 & 0x7FFFFF)
+        self.srq_seed = seed >> 56 & 0xFFFFFF
         self.egress = Egress()
         self.flushed = 0
         self.table: list[QueuePair | None] = [None] * FIRST_QP
         self.free_qps: list[int] = []
         self.qp_tag = seed & 0xFF
+        #: What is added to the tag and the place of a queue pair in the table to make its number.
+        self.qp_base = seed >> 8 & 0xFFFFFF
         self.live: list[QueuePair] = []
         # Queue pairs that have something to do: a chain, which costs no memory.
         self.first_ready: QueuePair | None = None
@@ -383,7 +388,9 @@ class Port(Host):
         if fault:
             return self._drop(fault - 1)
         number = bth_dest_qpn(frame)
-        index = number & INDEX_BITS
+        index = number
+        if number >= FIRST_QP:
+            index = (number - self.qp_base) & INDEX_BITS
         if index >= len(self.table):
             return self._drop(UNKNOWN_QP)
         qp = self.table[index]
@@ -603,10 +610,13 @@ class Port(Host):
         else:
             index = len(self.table)  # of 16 bits, since max_qp is limited
             self.table.append(None)
-        self.qp_tag = (self.qp_tag + 1) & 0xFF
+        found = 0
+        while not FIRST_QP <= found < GROUP_QP:
+            self.qp_tag = (self.qp_tag + 1) & 0xFF
+            found = ((self.qp_tag << 16 | index) + self.qp_base) & QPN_BITS
         self.table[index] = qp
         self.live.append(qp)
-        return (self.qp_tag << 16) | index
+        return found
 
     def _enter_special_qp(self, qp: QueuePair, number: int) -> int:
         if number >= FIRST_QP or self.table[number] is not None:
@@ -618,7 +628,9 @@ class Port(Host):
 
     def remove_qp(self, qp: QueuePair) -> None:
         """A queue pair is gone: its number finds nothing."""
-        index = qp.qp_num & INDEX_BITS
+        index = qp.qp_num
+        if index >= FIRST_QP:
+            index = (index - self.qp_base) & INDEX_BITS
         self.table[index] = None
         if index >= FIRST_QP:
             self.free_qps.append(index)

@@ -25,6 +25,7 @@ cdef uint64_t EVERYTHING
 cdef uint32_t _WRITES
 cdef uint32_t _WINDOW_RIGHTS
 cdef uint32_t _ON_DEMAND
+cdef uint32_t _INDEX
 cdef uint64_t _OWN_TOP
 cdef uint64_t _FOREIGN_TOP
 
@@ -62,6 +63,7 @@ cdef class Regions:
     cdef list entries
     cdef list free
     cdef uint32_t tag
+    cdef uint32_t base
     cdef readonly uint32_t active
     cdef readonly int windows
     cdef public uint64_t device_memory_used

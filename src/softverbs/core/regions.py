@@ -1,7 +1,7 @@
 """Protection domains, memory regions and memory windows: who may touch which bytes.
 
-A key is ``index << 8 | tag``: the index finds the entry at once, the tag changes with each registration, so that a
-key of the past finds nothing. Every access of the device to an application's memory, local or for a peer, goes
+A key is ``index + base << 8 | tag``: the index finds the entry at once, the tag changes with each registration, so that
+a key of the past finds nothing, and the base, which a device has for life, keeps others from guessing keys. Every access of the device to an application's memory, local or for a peer, goes
 through ``Regions.translate``; what it refuses, ``explain`` words. A right above LOCAL_WRITE is a peer's: then the key
 must be an rkey, else an lkey. They are the same for a region; a window has no lkey, a null region no rkey.
 
@@ -68,6 +68,7 @@ VALUES = {
 _WRITES = ACCESS_LOCAL_WRITE | ACCESS_REMOTE_WRITE | ACCESS_REMOTE_ATOMIC
 _WINDOW_RIGHTS = _WRITES | ACCESS_REMOTE_READ | ACCESS_ZERO_BASED | ACCESS_FLUSH_GLOBAL | ACCESS_FLUSH_PERSISTENT
 _ON_DEMAND = 0x40
+_INDEX = 0xFFFFFF
 #: Where addresses end: those of this process, and those of others that ``spaces`` can name.
 _OWN_TOP = 2**63
 _FOREIGN_TOP = 2**48
@@ -151,15 +152,17 @@ class MemoryRegion:
 class Regions:
     """All regions and windows of a device, by key."""
 
-    def __init__(self, limit: int, seed: int) -> None:
+    def __init__(self, limit: int, tag: int, base: int = 0) -> None:
         """
         :param limit: most entries
-        :param seed: of the first tag, so that keys differ between runs and peers' mistakes are noticed
+        :param tag: before the first one, so that keys differ between runs and peers' mistakes are noticed
+        :param base: what keys have instead of index 0, of 23 bits, so that nobody guesses them
         """
         self.limit = limit
         self.entries: list[MemoryRegion | None] = [None]
         self.free: list[int] = []
-        self.tag = seed & 0xFF
+        self.tag = tag
+        self.base = base
         self.active = 0
         self.windows = 0
         #: Bytes of the device's own memory that are taken.
@@ -167,7 +170,7 @@ class Regions:
 
     def find(self, key: int) -> "MemoryRegion | None":
         """The entry that ``key`` opens, or None."""
-        index = key >> 8
+        index = ((key >> 8) - self.base) & _INDEX
         if index >= len(self.entries):
             return None
         entry = self.entries[index]
@@ -177,7 +180,7 @@ class Regions:
 
     def window(self, key: int) -> "MemoryRegion | None":
         """The entry of the rkey ``key``, also where a window has been bound again since and has another; or None."""
-        index = key >> 8
+        index = ((key >> 8) - self.base) & _INDEX
         if index >= len(self.entries):
             return None
         entry = self.entries[index]
@@ -193,7 +196,7 @@ class Regions:
         :param pd: protection domain of the QP
         :param qp_num: number of the QP, which a window of type 2 is bound to
         """
-        index = key >> 8
+        index = ((key >> 8) - self.base) & _INDEX
         if index >= len(self.entries):
             return 0
         entry = self.entries[index]
@@ -402,7 +405,7 @@ class Regions:
         :raises PyverbsRDMAError: EFAULT for no region or outside of it, ENOENT for a key of the past, EINVAL for a
             window or a region that is not ON_DEMAND, EPERM for another protection domain or a read-only region
         """
-        index = key >> 8
+        index = ((key >> 8) - self.base) & _INDEX
         entry: MemoryRegion | None = None
         if index < len(self.entries):
             entry = self.entries[index]
@@ -518,7 +521,7 @@ class Regions:
             return "the memory window and the memory region are of different protection domains"
         if pd is not None and window.pd is not pd:
             return f"the memory window belongs to protection domain {window.pd.handle}, the QP to {pd.handle}"
-        if rkey >> 8 != window.handle:
+        if rkey >> 8 != window.rkey >> 8:
             return f"the new key {rkey:#x} differs from {window.rkey:#x} in more than its low 8 bits"
         if access & ~_WINDOW_RIGHTS:
             return f"rights {access & ~_WINDOW_RIGHTS:#x} are none of a memory window"
@@ -579,7 +582,7 @@ class Regions:
         self.tag = (self.tag + 1) & 0xFF
         entry.handle = index
         entry.pd.use(1)
-        return (index << 8) | self.tag
+        return (index + self.base & _INDEX) << 8 | self.tag
 
     def _leave(self, entry: MemoryRegion) -> None:
         self.entries[entry.handle] = None

@@ -40,6 +40,7 @@ MAX_UDP_PAYLOAD = 65_507
 """Largest UDP payload of IPv4: 65,535 less 20 for IPv4 and 8 for UDP."""
 
 _MAPPED = bytes(10) + b"\xff\xff"
+_IPV6_LOOPBACK = bytes(15) + b"\1"
 
 
 class Sink(Protocol):
@@ -255,6 +256,11 @@ def address_of(gid: bytes) -> str:
 def is_ipv4(gid: bytes) -> bool:
     """Tell whether a GID stands for an IPv4 address (::ffff:a.b.c.d)."""
     return gid.startswith(_MAPPED)
+
+
+def is_loopback(gid: bytes) -> bool:
+    """Tell whether a GID stands for an address of this host alone: 127.0.0.0/8 (RFC 1122), or ::1 (RFC 4291)."""
+    return (gid.startswith(_MAPPED) and gid[12] == 127) or gid == _IPV6_LOOPBACK
 
 
 def is_multicast(gid: bytes) -> bool:

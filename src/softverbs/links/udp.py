@@ -47,7 +47,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from softverbs.links import base, udp_socket
-from softverbs.links.udp_endpoint import BATCH, CONTROL_WORDS, OWN, Endpoint, Inbox, coalesced, put
+from softverbs.links.udp_endpoint import BATCH, CONTROL_WORDS, OWN, STRANGER, Endpoint, Inbox, coalesced, put
 from softverbs.links.udp_groups import Groups
 
 MSG_DONTWAIT = 0x40
@@ -146,7 +146,7 @@ class UdpLink:
         """Whether received datagrams come joined, in bursts."""
         self.frames_sent = 0
         self.frames_received = 0
-        names = ("send_busy", "send_dropped", "receive_dropped", "receive_errors", "receive_own")
+        names = ("send_busy", "send_dropped", "receive_dropped", "receive_errors", "receive_own", "receive_stranger")
         self._counters = dict.fromkeys(names, 0)
 
     def route(self, sgid_index: int, dgid: bytes, flow_label: int, traffic_class: int, hop_limit: int) -> object:
@@ -233,7 +233,8 @@ class UdpLink:
         frames_sent, frames_received; send_busy: calls that the kernel could not take now; send_dropped: frames that it
         refused for good (too long for the path, unreachable, ...); receive_dropped: datagrams that were empty,
         truncated or odd; receive_errors: errors in place of data; receive_own: datagrams of this link's own to a group;
-        receive_overflows: datagrams that the kernel dropped.
+        receive_stranger: those with a loopback address as source and another port than this link's, which no link has
+        sent; receive_overflows: datagrams that the kernel dropped.
         """
         own = {"frames_sent": self.frames_sent, "frames_received": self.frames_received, **self._counters}
         lost = 0 if self._closed else sum(udp_socket.overflows(endpoint.sock) for endpoint in self._endpoints)
@@ -264,8 +265,8 @@ class UdpLink:
             peer = peers.get(key)
             if peer is None:
                 peer = endpoint.peer(key, sink)
-                if peer is OWN:
-                    self._counters["receive_own"] += 1
+                if peer is OWN or peer is STRANGER:
+                    self._counters["receive_own" if peer is OWN else "receive_stranger"] += 1
                     continue
             frames += 1 if segment >= length else -(-length // segment)
             delivered += 1

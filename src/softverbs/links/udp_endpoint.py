@@ -24,6 +24,8 @@ _GRO_ID = int.from_bytes(struct.pack("=ii", socket.IPPROTO_UDP, udp_socket.UDP_G
 
 OWN = object()
 """Stands for the peer where a frame to a group is the link's own."""
+STRANGER = object()
+"""Stands for the peer where a frame has a loopback address as its source and another port than a link's."""
 
 
 class Inbox:
@@ -65,7 +67,7 @@ class Inbox:
 class Endpoint:
     """A socket, its inbox, and who has been heard on it."""
 
-    __slots__ = ("fd", "gid", "group", "inbox", "index", "own", "peers", "sink", "sock")
+    __slots__ = ("fd", "gid", "group", "inbox", "index", "own", "peers", "port", "sink", "sock")
 
     def __init__(
         self,
@@ -83,14 +85,19 @@ class Endpoint:
         self.fd = sock.fileno()
         self.index = index
         self.inbox = inbox
-        self.gid = base.gid_of(str(sock.getsockname()[0]))
+        host, self.port = sock.getsockname()[:2]
+        self.gid = base.gid_of(str(host))
         self.group = group
         self.own = own
         self.peers: dict[bytes, object] = {}
         self.sink: base.Sink | None = None
 
     def peer(self, key: bytes, sink: base.Sink) -> object:
-        """Return the sink's object for the sender with socket address `key`, and remember it. OWN for own frames."""
+        """Return the sink's object for the sender with socket address `key`, and remember it. OWN for own frames.
+
+        STRANGER for what no link on this host has sent: any user can bind a port of any loopback address, while port
+        4791 of a peer's address is the peer's. Soft-RoCE and NICs vary the port, and have no loopback address.
+        """
         if sink is not self.sink or len(self.peers) >= PEERS:
             self.peers.clear()
             self.sink = sink
@@ -98,6 +105,8 @@ class Endpoint:
         port = int.from_bytes(key[2:4], "big")
         if (gid, port) in self.own:
             return OWN
+        if port != self.port and base.is_loopback(gid):
+            return STRANGER
         found = self.peers[key] = base.peer_of(sink, gid, port, self.index, self.group)
         return found
 
