@@ -110,7 +110,8 @@ def test_frames_to_itself_are_recorded_once(network, capture, driver, recorder, 
     assert [packet.ip.udp.data for _, packet in read(capture)] == [b"to myself", b"to my other"]
 
 
-def test_port_of_a_stranger(opened, capture, driver, recorder, keep):
+def test_port_of_a_stranger(opened, capture, driver, recorder, keep, monkeypatch):
+    monkeypatch.setattr("softverbs.links.base.is_loopback", lambda gid: False)  # as if it were of another host
     link = keep(PcapLink(UdpLink(port=4797), capture))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.bind(("127.0.0.1", 0))

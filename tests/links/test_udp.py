@@ -25,9 +25,14 @@ def links(opened):
 @pytest.fixture
 def stranger():
     """A plain socket that anybody might have."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        sock.bind(("127.0.0.1", 0))
+    with udp_socket.open_loopback_socket(4791) as sock:
         yield sock
+
+
+@pytest.fixture
+def elsewhere(monkeypatch):
+    """Loopback addresses are taken for those of other hosts, whose ports may be any."""
+    monkeypatch.setattr(udp_endpoint.base, "is_loopback", lambda gid: False)
 
 
 def address(link):
@@ -95,7 +100,7 @@ def test_default_address_draws_again_when_taken(links, monkeypatch, opened):
     assert address_of(opened[-1].gids[0]) == "127.77.1.2"
 
 
-def test_port_taken_everywhere(stranger):
+def test_port_taken_everywhere():
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as wildcard:
         wildcard.bind(("0.0.0.0", 0))  # as Soft-RoCE does with its port
         with pytest.raises(OSError, match="is Soft-RoCE") as caught:
@@ -206,7 +211,7 @@ def test_bursts_arrive_in_pieces_without(opened, driver, make_recorder):
         assert len(sink.bursts) == 10
 
 
-def test_peers_are_remembered_but_not_all(links, driver, recorder, monkeypatch):
+def test_peers_are_remembered_but_not_all(links, elsewhere, driver, recorder, monkeypatch):
     monkeypatch.setattr(udp_endpoint, "PEERS", 4)
     link = links[0]
     strangers = []
@@ -229,14 +234,39 @@ def test_peers_are_remembered_but_not_all(links, driver, recorder, monkeypatch):
         sock.close()
 
 
-def test_sender_with_the_same_address_and_another_port(links, stranger, driver, recorder):
+def test_sender_with_the_same_address_and_another_port(links, stranger, elsewhere, driver, recorder):
     stranger.sendto(b"one", address(links[0]))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
-        other.bind(("127.0.0.1", 0))
+        other.bind((stranger.getsockname()[0], 0))
         other.sendto(b"two", address(links[0]))
         driver.collect(links[0], recorder, 2)
         ports = [stranger.getsockname()[1], other.getsockname()[1]]
     assert [peer[1] for peer, _ in recorder.bursts] == ports
+
+
+@pytest.mark.parametrize("where", ["127.0.0.1", "its own"])
+def test_loopback_peers_count_from_the_port_of_links_alone(links, stranger, driver, recorder, where):
+    """Any user can bind another port of any loopback address, also of one that a link has."""
+    for host in (address_of(links[1].gids[0]), where if where != "its own" else address_of(links[0].gids[0])):
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            sock.bind((host, 0))
+            for _ in range(2):
+                sock.sendto(b"forged", address(links[0]))
+    stranger.sendto(b"from its port", address(links[0]))
+    driver.collect(links[0], recorder, 1)
+    assert recorder.frames == [b"from its port"]
+    assert links[0].stats()["receive_stranger"] == 4
+    assert links[0].stats()["frames_received"] == 1
+
+
+@pytest.mark.parametrize("host", ["", "0.0.0.0"])
+@pytest.mark.parametrize("option", [0, socket.SO_REUSEADDR, socket.SO_REUSEPORT])
+def test_the_port_of_a_link_is_nobody_elses(links, host, option):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        if option:
+            sock.setsockopt(socket.SOL_SOCKET, option, 1)
+        with pytest.raises(OSError, match="in use"):
+            sock.bind((host or address_of(links[0].gids[0]), 4791))
 
 
 def test_odd_datagrams(links, stranger, driver, recorder):
@@ -323,7 +353,7 @@ def test_exception_in_the_sink_does_not_stop_the_link(links, stranger, driver, r
     assert set(recorder.frames) == {b"after"}
 
 
-def test_ipv6_checksum_zero_is_accepted(ipv6, opened, driver, recorder):
+def test_ipv6_checksum_zero_is_accepted(ipv6, elsewhere, opened, driver, recorder):
     opened.append(UdpLink("::1"))
     with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as sock:
         sock.setsockopt(socket.IPPROTO_UDP, 101, 1)  # UDP_NO_CHECK6_TX
