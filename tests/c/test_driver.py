@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -163,6 +165,32 @@ def test_the_device_is_killed(tmp_path: Path, name: str) -> None:
                 assert user.returncode == 0
         finally:
             device.kill()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user")
+@pytest.mark.parametrize("name", ["counted", "driver"])
+def test_a_program_of_another_user(name: str) -> None:
+    """On a device of root: the driver hands over a descriptor of the program's memory, and all is as for root."""
+    folder = Path(tempfile.mkdtemp(prefix="softverbs-"))
+    folder.chmod(0o755)
+    libraries = shutil.copytree(driver.folder(), folder / "libraries")
+    libraries.chmod(0o755)
+    program = _compile(name, folder)
+    words = [sys.executable, "-m", "softverbs", "serve", "--socket", str(folder / "socket"), "--mode", "666"]
+    environment = driver.environment()
+    with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True) as device:
+        try:
+            assert device.stdout is not None and device.stdout.readline()
+            own = {"SOFTVERBS_SOCKET": str(folder / "socket"), "LD_LIBRARY_PATH": str(libraries)}
+            done = subprocess.run(
+                [program], env={**os.environ, **own}, user=65534, group=65534, extra_groups=[], cwd="/", text=True,
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=100,
+            )  # fmt: skip
+            assert done.returncode == 0, done.stdout
+            assert done.stdout.splitlines()[-1] == "done"
+        finally:
+            device.terminate()
+    shutil.rmtree(folder)
 
 
 def _loads(library: str) -> str:
