@@ -322,7 +322,7 @@ struct sv_cm_param {
 };
 SV_ABI_ASSERT(sizeof(struct sv_cm_param) == 280, "cm_param");
 
-/* HELLO: the first command. guard: address of a page that holds `secret` in its first 64 bits, and nothing else; it tells the program's address space from others. A program of another user than the device's passes a descriptor of its /proc/self/mem. PURPOSE_LIST: neither, and no descriptors come. guid: the number, in host order; pid: the device's Descriptors: control, doorbell, async. */
+/* HELLO: the first command. guard: address of a page that holds `secret` in its first 64 bits, and nothing else; it tells the program's address space from others. A program of another user than the device's passes a descriptor of its /proc/self/mem. PURPOSE_LIST: neither, and no descriptors come. guid: the number, in host order Descriptors: control, doorbell, async. */
 struct sv_hello_request {
 	uint32_t abi;                            /* 0 */
 	uint32_t purpose;                        /* 4 */
@@ -334,13 +334,11 @@ SV_ABI_ASSERT(sizeof(struct sv_hello_request) == 24, "hello_request");
 struct sv_hello_response {
 	uint64_t guid;                           /* 0 */
 	uint32_t abi;                            /* 8 */
-	uint32_t pid;                            /* 12 */
-	uint32_t num_comp_vectors;               /* 16 */
-	char name[64];                           /* 20 */
-	char fw_ver[64];                         /* 84 */
-	uint8_t reserved148[4];                  /* 148 */
+	uint32_t num_comp_vectors;               /* 12 */
+	char name[64];                           /* 16 */
+	char fw_ver[64];                         /* 80 */
 };
-SV_ABI_ASSERT(sizeof(struct sv_hello_response) == 152, "hello_response");
+SV_ABI_ASSERT(sizeof(struct sv_hello_response) == 144, "hello_response");
 
 /* QUERY_DEVICE: ibv_query_device_ex(3). GUIDs: bytes in network order */
 struct sv_query_device_response {

@@ -35,7 +35,8 @@ def _mode(text: str) -> int:
 def command(path: str, mode: int, address: str | None, pcap: str | None) -> None:
     """Serve a device to every program that connects to a socket, until Ctrl-C or SIGTERM.
 
-    The device reads and writes the memory of the programs, so they must be of the same user (or this one be root).
+    The device reads and writes the memory of the programs, so they must be of the same user (or this one be root, to
+    whom the others' programs hand over the right to theirs).
     """
     more_descriptors()
     libraries = driver.folder()

@@ -36,7 +36,6 @@ def hello(session: Session, request: Values) -> Values:
     return {
         "guid": device.guid,
         "abi": abi.VERSION,
-        "pid": os.getpid(),
         "num_comp_vectors": session.port.num_comp_vectors,
         "name": device.name.encode()[:63],
         "fw_ver": query.device_attr(device).fw_version.encode()[:63],
