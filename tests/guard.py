@@ -1,4 +1,4 @@
-"""A guard page in this process, as driver/guard.c makes one: what tells its address space from others (core/spaces.py)."""
+"""A guard page in this process, as driver/guard.c makes one: it tells an address space from others (core/spaces.py)."""
 
 import ctypes
 import os

@@ -1,7 +1,8 @@
 """Another user of this host, who is not on the path: what he sends in a peer's name has no effect.
 
-With another port than 4791 he may know every number. From port 4791, of an address that nobody has, he can name any address
-of this host as the source (IP_PKTINFO, ip(7)); then he has to guess the numbers, and no device begins with one that can be.
+With another port than 4791 he may know every number. From port 4791, of an address that nobody has, he can name any
+address of this host as the source (IP_PKTINFO, ip(7)); then he has to guess the numbers, and no device begins with one
+that can be.
 """
 
 import os
@@ -50,7 +51,8 @@ class End:
     def connect(self, other: "End") -> None:
         for mine, theirs in ((self.rc, other.rc), (self.uc, other.uc)):
             attr = sv.QPAttr(port_num=1, qp_state=0)
-            attr.qp_access_flags, attr.path_mtu, attr.dest_qp_num, attr.rq_psn, attr.sq_psn = 15, 3, theirs.qp_num, PSN, PSN
+            attr.qp_access_flags, attr.path_mtu = 15, 3
+            attr.dest_qp_num, attr.rq_psn, attr.sq_psn = theirs.qp_num, PSN, PSN
             attr.max_dest_rd_atomic = attr.max_rd_atomic = 16
             attr.timeout, attr.retry_cnt, attr.rnr_retry, attr.min_rnr_timer = 14, 7, 7, 1
             where = sv.GlobalRoute(dgid=other.context.query_gid(1, 0), sgid_index=0)

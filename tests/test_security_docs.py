@@ -18,7 +18,7 @@ def test_every_promise_is_numbered_and_shown_by_a_test() -> None:
     assert len(promises()) > 10
 
 
-@pytest.mark.parametrize("number, tests", [(number, tests) for number, _, tests in promises()])
+@pytest.mark.parametrize(("number", "tests"), [(number, tests) for number, _, tests in promises()])
 def test_the_tests_of_a_promise_exist(number: str, tests: str) -> None:
     file = ""
     named = re.findall(r"`([^`]*)::(\w+)`", tests)

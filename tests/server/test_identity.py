@@ -1,4 +1,4 @@
-"""A session is of one address space, one process and one user: whoever else has the number, or the socket, gets nothing."""
+"""A session is of one address space, one process and one user: who else has the number, or the socket, gets nothing."""
 
 import ctypes
 import errno
@@ -18,7 +18,7 @@ import pytest
 from tests.driver import CC
 from tests.foreign import PAGE, Child
 from tests.guard import Guard
-from tests.server.client import FETCH_ADD, READ, WRITE, Buffer, Client, Connection, Gone, Refused, Side
+from tests.server.client import FETCH_ADD, READ, WRITE, Client, Connection, Gone, Refused, Side
 from tests.server.conftest import Served
 
 from softverbs.core import spaces
@@ -26,7 +26,6 @@ from softverbs.core.errors import PyverbsRDMAError
 from softverbs.core.memory import Block, view
 from softverbs.device import Device
 from softverbs.server import abi
-from softverbs.server.server import Server
 
 #: Where a program and the one that takes its place both have memory.
 AT = 0x2000_0000_0000
@@ -337,7 +336,7 @@ def greet(pipe: Any, path: str, files: list[str]) -> None:
 
 @as_root
 @pytest.mark.parametrize(
-    "files, words",
+    ("files", "words"),
     [
         ([], "each user can run a device of his own"),
         (["/dev/zero"], "is not one of /proc/"),

@@ -213,9 +213,10 @@ def copy_process(process: int, writes: bool, local: int, remote: int, length: in
 
     EFAULT where only a part could be copied, ESTALE where the address space that the record describes is gone.
 
-    By process_vm_readv(2), which finds the address space of a process number once in a call, and goes through the ranges
-    in their order. So the guard comes first: where the number stands for another address space, it is not mapped, and
-    nothing behind it is touched. By the descriptor of /proc/PID/mem where there is one: that is of one address space.
+    By process_vm_readv(2), which finds the address space of a process number once in a call, and goes through the
+    ranges in their order. So the guard comes first: where the number stands for another address space, it is not
+    mapped, and nothing behind it is touched. By the descriptor of /proc/PID/mem where there is one: that is of one
+    address space.
 
     :param process: address of a record: PROCESS_*
     :param writes: whether to copy from ``local`` to ``remote``, not the other way

@@ -101,8 +101,8 @@ class Port(Host):
         :param lock: reentrant; every entry takes it
         :param clock: the time, ns
         :param wake: called when there is work and somebody sleeps
-        :param seed: where keys and numbers of queue pairs and SRQs begin: 80 bits that peers should not be able to guess.
-            With a small one the numbers are small
+        :param seed: where keys and numbers of queue pairs and SRQs begin: 80 bits that peers should not be able to
+            guess. With a small one the numbers are small
         """
         Host.__init__(self, options, lock, clock)
         self.link = link

@@ -1,9 +1,10 @@
 """Protection domains, memory regions and memory windows: who may touch which bytes.
 
-A key is ``index + base << 8 | tag``: the index finds the entry at once, the tag changes with each registration, so that
-a key of the past finds nothing, and the base, which a device has for life, keeps others from guessing keys. Every access of the device to an application's memory, local or for a peer, goes
-through ``Regions.translate``; what it refuses, ``explain`` words. A right above LOCAL_WRITE is a peer's: then the key
-must be an rkey, else an lkey. They are the same for a region; a window has no lkey, a null region no rkey.
+A key is ``index + base << 8 | tag``: the index finds the entry at once, the tag changes with each registration, so
+that a key of the past finds nothing, and the base, which a device has for life, keeps others from guessing keys. Every
+access of the device to an application's memory, local or for a peer, goes through ``Regions.translate``; what it
+refuses, ``explain`` words. A right above LOCAL_WRITE is a peer's: then the key must be an rkey, else an lkey. They are
+the same for a region; a window has no lkey, a null region no rkey.
 
 Entries that are not plain memory have a ``limit`` of 0, so that the range check of the fast path fails and
 ``_beyond`` looks closer: it costs the others nothing.

@@ -1,9 +1,9 @@
 """Address spaces of other processes, whose memory the device reads and writes as a NIC does that of its host.
 
-A far address is one number for an address space and an address in it: bit 63, 15 bits for the space, 48 for the address.
-No process has memory of its own there, so one comparison tells (``is_far``), and offsets are added as to any address.
-Far memory may be gone at any time, or may belong to nobody: each access is a system call that succeeds or fails whole
-(process_vm_readv(2)), and ``explain`` words the last failure.
+A far address is one number for an address space and an address in it: bit 63, 15 bits for the space, 48 for the
+address. No process has memory of its own there, so one comparison tells (``is_far``), and offsets are added as to any
+address. Far memory may be gone at any time, or may belong to nobody: each access is a system call that succeeds or
+fails whole (process_vm_readv(2)), and ``explain`` words the last failure.
 
 A space is one address space, not whatever runs under a process number: execve(2) ends it, and so does the end of the
 process, whoever gets its number. That is found out by each access, within the system call of that access: the process
