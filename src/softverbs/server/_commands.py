@@ -62,7 +62,8 @@ COMMAND_TABLE = (
         "control doorbell async",
         "the first command. guard: address of a page that holds `secret` in its first 64 bits, and nothing else; it "
         "tells the program's address space from others. A program of another user than the device's passes a "
-        "descriptor of its /proc/self/mem. PURPOSE_LIST: neither, and no descriptors come. guid: the number, in host order",
+        "descriptor of its /proc/self/mem. PURPOSE_LIST: neither, and no descriptors come. guid: the number, in host "
+        "order",
     ),
     ("QUERY_DEVICE", 2, "", _DEVICE, "", "ibv_query_device_ex(3). GUIDs: bytes in network order"),
     ("QUERY_PORT", 3, "u32 port_num", _PORT, "", "ibv_query_port(3)"),
