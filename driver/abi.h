@@ -11,7 +11,7 @@
 #define SV_ABI_ASSERT _Static_assert
 #endif
 
-#define SV_ABI_VERSION 3
+#define SV_ABI_VERSION 4
 #define SV_MESSAGE_SIZE 4096
 #define SV_TEXT_SIZE 500
 

@@ -22,7 +22,7 @@ from typing import Any
 from softverbs.server import _commands, _layout
 from softverbs.server._commands import COMMAND_TABLE, TYPES
 
-VERSION = 3
+VERSION = 4
 #: Largest message of either side, bytes.
 MESSAGE_SIZE = 4096
 #: Longest text of a refusal, bytes.
