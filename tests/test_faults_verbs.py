@@ -175,7 +175,7 @@ CALLS: dict[str, tuple[Callable[[Rig], Any], Callable[[Rig, Any], Any]]] = {
     "get_pkey_index": (lambda rig: None, lambda rig, _: rig.context.get_pkey_index(1, 0xFFFF)),
     "query_gid": (lambda rig: None, lambda rig, _: rig.context.query_gid(1, 0)),
     "query_gid_ex": (lambda rig: None, lambda rig, _: rig.context.query_gid_ex(1, 0)),
-    "query_gid_table": (lambda rig: None, lambda rig, _: rig.context.query_gid_table(1)),
+    "query_gid_table": (lambda rig: None, lambda rig, _: rig.context.query_gid_table(8)),
     "query_gid_type": (lambda rig: None, lambda rig, _: rig.context.query_gid_type(1, 0)),
     "query_rt_values_ex": (lambda rig: None, lambda rig, _: rig.context.query_rt_values_ex()),
     "query_comp_cntr_caps": (lambda rig: None, lambda rig, _: rig.context.query_comp_cntr_caps()),

@@ -15,6 +15,7 @@ from softverbs.core.memory import barrier
 from softverbs.core.rings import VALUES
 from softverbs.server import abi
 from softverbs.server._layout import CONTROL
+from softverbs.server.session import CREDENTIALS
 
 INLINE, SIGNALED = 8, 2
 RESET, INIT, RTR, RTS, ERR = 0, 1, 2, 3, 6
@@ -112,6 +113,11 @@ class Connection:
             numbers.frombytes(rights)
             self.descriptors += numbers
         return data
+
+    def server(self) -> int:
+        """The process that serves the socket."""
+        credentials = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+        return int(CREDENTIALS.unpack(credentials)[0])
 
     def close(self) -> None:
         for one in self.sockets:
