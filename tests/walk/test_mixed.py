@@ -11,7 +11,7 @@ from tests.walk.mixed import MixedWalk
 from tests.walk.model import WalkError
 from tests.walk.receivers import Arrival
 
-DEFAULT = {True: 300, False: 8}  # compiled, uncompiled
+DEFAULT = {True: 150, False: 8}  # compiled, uncompiled
 #: What must have happened among many walks.
 HAPPENED = (
     *(f"RC {word}" for word in ("SEND", "SEND_IMM", "SEND_INV", "WRITE", "WRITE_IMM", "READ", "CAS", "FAA", "FLUSH")),

@@ -8,7 +8,7 @@ import pytest
 from tests.netsim.pair import OPS
 from tests.walk.walk import Walk, WalkError
 
-DEFAULT = {True: 1000, False: 400}  # compiled, uncompiled
+DEFAULT = {True: 500, False: 150}  # compiled, uncompiled
 #: What must have happened among many walks, or they do not test what they are there for.
 HAPPENED = (
     "SEND", "SEND_IMM", "WRITE", "WRITE_IMM", "READ", "CAS", "FAA", "executed, and not known to be", "partly placed",
