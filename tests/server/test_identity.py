@@ -26,6 +26,7 @@ from softverbs.core.errors import PyverbsRDMAError
 from softverbs.core.memory import Block, view
 from softverbs.device import Device
 from softverbs.server import abi
+from softverbs.server._memory import open_reader
 
 #: Where a program and the one that takes its place both have memory.
 AT = 0x2000_0000_0000
@@ -249,6 +250,25 @@ def test_a_guard_with_another_word_opens_nothing(child: Child) -> None:
     with pytest.raises(PyverbsRDMAError, match="runs another program now"):
         spaces.read(space, child.address, 8)
     spaces.leave(space)
+
+
+def test_a_reader_is_of_one_address_space(child: Child) -> None:
+    """Short reads go by a descriptor. It is believed once the guard was seen through it, and ends with its process."""
+    guard, secret = child.guard
+    assert open_reader(child.pid, guard, secret ^ 1) == -1
+    assert open_reader(child.pid, 0, secret) == open_reader(child.pid, 2**64 - 8, secret) == -1
+    assert open_reader(2**22 + 1, guard, secret) == -1  # above PID_MAX_LIMIT
+    child.call("put", 0, b"by the reader")
+    reader = open_reader(child.pid, guard, secret)
+    with Child(PAGE) as other:  # whoever has the number by now: the reader finds what it was opened for
+        space = spaces.enter(other.pid, guard, secret, reader=reader)
+        assert spaces.read(space, child.address, 13) == b"by the reader"
+        assert not spaces.holds(space), "the guard itself is looked for in what runs under the number"
+        child.kill()
+        with pytest.raises(PyverbsRDMAError, match="runs another program now"):
+            spaces.read(space, child.address, 13)
+        spaces.leave(space)
+    os.close(reader)
 
 
 @as_root

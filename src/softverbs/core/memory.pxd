@@ -34,7 +34,7 @@ cdef extern from *:
     #include <sys/syscall.h>
     #include <sys/uio.h>
     /* The calls themselves: the C library declares them only under _GNU_SOURCE. */
-    struct sv_process { int64_t pid, mem; uint64_t guard, secret; };  /* PROCESS_* */
+    struct sv_process { int64_t pid, mem, reader; uint64_t guard, secret; };  /* PROCESS_* */
     /* The errno of a call that has done so many bytes, those of the guard included. */
     static inline int process_outcome(long done, size_t length) {
         if (done == (long)(length + 8))
@@ -43,11 +43,11 @@ cdef extern from *:
             return EFAULT;
         return done >= 0 || errno == EFAULT ? ESTALE : errno;
     }
-    static inline int move_by_descriptor(const struct sv_process *process, int writes, struct iovec *here, int count,
+    static inline int move_by_descriptor(int64_t descriptor, int writes, struct iovec *here, int count,
                                          uintptr_t there, size_t length) {
         long number = writes ? SYS_pwritev : SYS_preadv;
         /* The position in two halves; where a long has 64 bits only the first counts. */
-        long done = syscall(number, (long)process->mem, here, (long)count, (unsigned long)there, 0UL);
+        long done = syscall(number, (long)descriptor, here, (long)count, (unsigned long)there, 0UL);
         if (done == (long)length)
             return 0;
         return done == 0 ? ESTALE : EFAULT;
@@ -57,7 +57,7 @@ cdef extern from *:
         struct iovec *here = (struct iovec *)pieces;
         struct iovec remote[2] = {{(void *)(uintptr_t)process->guard, 8}, {(void *)there, length}};
         if (process->mem >= 0)
-            return move_by_descriptor(process, 1, here + 1, count, there, length);
+            return move_by_descriptor(process->mem, 1, here + 1, count, there, length);
         here[0].iov_base = &process->secret;
         here[0].iov_len = 8;
         return process_outcome(
@@ -70,9 +70,11 @@ cdef extern from *:
         struct iovec remote[2] = {{(void *)(uintptr_t)process->guard, 8}, {(void *)there, length}};
         long done;
         if (process->mem >= 0)
-            return move_by_descriptor(process, writes, local + 1, 1, there, length);
+            return move_by_descriptor(process->mem, writes, local + 1, 1, there, length);
         if (writes)
             return place_in_process(record, (uintptr_t)local, 1, there, length);
+        if (process->reader >= 0 && length <= 4096 && there != process->guard)  /* SHORT_READ */
+            return move_by_descriptor(process->reader, 0, local + 1, 1, there, length);
         done = syscall(SYS_process_vm_readv, (long)process->pid, local, 2UL, remote, 2UL, 0UL);
         if (done >= 8 && guard != process->secret)
             return ESTALE;
@@ -89,9 +91,11 @@ cdef extern from *:
 
 cdef long PROCESS_PID
 cdef long PROCESS_MEM
+cdef long PROCESS_READER
 cdef long PROCESS_GUARD
 cdef long PROCESS_SECRET
 cdef long PROCESS_SIZE
+cdef size_t SHORT_READ
 cdef int _WORD
 
 cdef extern from "Python.h":

@@ -28,12 +28,16 @@ _libc.process_vm_writev.restype = ctypes.c_ssize_t
 _libc.preadv.restype = _libc.pwritev.restype = ctypes.c_ssize_t
 
 #: A record of an address space of another process, 64 bits each: the number of the process (0: none), a descriptor of
-#: its /proc/PID/mem or -1, the address of its guard, and the word that stands there.
+#: its /proc/PID/mem by which everything goes, one for short reads alone (-1: none), the address of its guard, and the
+#: word that stands there.
 PROCESS_PID = 0
 PROCESS_MEM = 8
-PROCESS_GUARD = 16
-PROCESS_SECRET = 24
-PROCESS_SIZE = 32
+PROCESS_READER = 16
+PROCESS_GUARD = 24
+PROCESS_SECRET = 32
+PROCESS_SIZE = 40
+#: The longest read that is quicker by the descriptor than with the guard in front, bytes.
+SHORT_READ = 4096
 _WORD = 8
 
 
@@ -216,7 +220,7 @@ def copy_process(process: int, writes: bool, local: int, remote: int, length: in
     By process_vm_readv(2), which finds the address space of a process number once in a call, and goes through the
     ranges in their order. So the guard comes first: where the number stands for another address space, it is not
     mapped, and nothing behind it is touched. By the descriptor of /proc/PID/mem where there is one: that is of one
-    address space.
+    address space. A short read goes by the reader, such a descriptor too, which spares the look at the guard.
 
     :param process: address of a record: PROCESS_*
     :param writes: whether to copy from ``local`` to ``remote``, not the other way
@@ -226,8 +230,11 @@ def copy_process(process: int, writes: bool, local: int, remote: int, length: in
     """
     if cython.compiled:
         return move_process(process, writes, local, remote, length)
-    if _descriptor(process) >= 0:
-        return _move_by_descriptor(process, writes, (ctypes.c_size_t * 2)(local, length), 1, remote, length)
+    mem = _descriptor(process, PROCESS_MEM)
+    if mem < 0 and not writes and length <= SHORT_READ and remote != load64(process + PROCESS_GUARD):
+        mem = _descriptor(process, PROCESS_READER)
+    if mem >= 0:
+        return _move_by_descriptor(mem, writes, (ctypes.c_size_t * 2)(local, length), 1, remote, length)
     if writes:
         here = (ctypes.c_size_t * 4)(process + PROCESS_SECRET, _WORD, local, length)
         return _place(process, here, 1, remote, length)
@@ -248,8 +255,9 @@ def place_process(process: int, pieces: int, count: int, remote: int, length: in
     """
     if cython.compiled:
         return place_in_process(process, pieces, count, remote, length)
-    if _descriptor(process) >= 0:
-        return _move_by_descriptor(process, True, ctypes.c_void_p(pieces + 2 * _WORD), count, remote, length)
+    mem = _descriptor(process, PROCESS_MEM)
+    if mem >= 0:
+        return _move_by_descriptor(mem, True, ctypes.c_void_p(pieces + 2 * _WORD), count, remote, length)
     store64(pieces, process + PROCESS_SECRET)
     store64(pieces + _WORD, _WORD)
     return _place(process, ctypes.c_void_p(pieces), count, remote, length)
@@ -276,13 +284,13 @@ def _outcome(done: int, length: int) -> int:
     return errno.ESTALE if done >= 0 or code == errno.EFAULT else code
 
 
-def _descriptor(process: int) -> int:
-    return ctypes.c_int64(load64(process + PROCESS_MEM)).value
+def _descriptor(process: int, offset: int) -> int:
+    return ctypes.c_int64(load64(process + offset)).value
 
 
-def _move_by_descriptor(process: int, writes: bool, here: Any, count: int, remote: int, length: int) -> int:
+def _move_by_descriptor(descriptor: int, writes: bool, here: Any, count: int, remote: int, length: int) -> int:
     call = _libc.pwritev if writes else _libc.preadv
-    done = call(ctypes.c_int(_descriptor(process)), here, ctypes.c_int(count), ctypes.c_int64(remote))
+    done = call(ctypes.c_int(descriptor), here, ctypes.c_int(count), ctypes.c_int64(remote))
     if done == length:
         return 0
     return errno.ESTALE if done == 0 else errno.EFAULT

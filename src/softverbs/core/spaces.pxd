@@ -4,6 +4,7 @@ from softverbs.core.memory cimport (
     PROCESS_GUARD,
     PROCESS_MEM,
     PROCESS_PID,
+    PROCESS_READER,
     PROCESS_SECRET,
     PROCESS_SIZE,
     Block,
@@ -41,7 +42,7 @@ cdef extern from *:
     bint raw_is_far(uintptr_t) noexcept nogil
 
 @cython.locals(space=int, record=uintptr_t)
-cpdef int enter(int pid, uint64_t guard, uint64_t secret, int mem=*) except -1
+cpdef int enter(int pid, uint64_t guard, uint64_t secret, int mem=*, int reader=*) except -1
 cdef int _grow() except -1
 @cython.locals(record=uintptr_t)
 cpdef leave(int space)

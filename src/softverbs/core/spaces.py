@@ -25,6 +25,7 @@ if not cython.compiled:
         PROCESS_GUARD,
         PROCESS_MEM,
         PROCESS_PID,
+        PROCESS_READER,
         PROCESS_SECRET,
         PROCESS_SIZE,
         Block,
@@ -60,7 +61,7 @@ _failure: tuple[int, int, int, int, bool] = (0, 0, 0, 0, False)
 _cell = Block(2 * _WORD)
 
 
-def enter(pid: int, guard: int, secret: int, mem: int = -1) -> int:
+def enter(pid: int, guard: int, secret: int, mem: int = -1, reader: int = -1) -> int:
     """A space for the memory of another process, until ``leave``.
 
     Whether that may be read and written is for the kernel to say: at each access, where it is by the number of the
@@ -70,6 +71,8 @@ def enter(pid: int, guard: int, secret: int, mem: int = -1) -> int:
     :param guard: address of its guard, a word of 64 bits at the start of a page of its own
     :param secret: what stands there
     :param mem: a descriptor of the process's /proc/self/mem, opened by it; the caller closes it after ``leave``
+    :param reader: a descriptor of /proc/PID/mem through which the caller has seen the guard: for short reads. Unlike
+        process_vm_readv(2), it reads pages that the process itself may not read, as a NIC does whose pages are pinned
     :raises PyverbsRDMAError: EINVAL for no process, EFAULT for no address, ENOMEM where there are too many spaces
     """
     global _count
@@ -90,6 +93,7 @@ def enter(pid: int, guard: int, secret: int, mem: int = -1) -> int:
     store64(record + PROCESS_GUARD, guard)
     store64(record + PROCESS_SECRET, secret)
     store64(record + PROCESS_MEM, mem if mem >= 0 else _NOWHERE)
+    store64(record + PROCESS_READER, reader if reader >= 0 else _NOWHERE)
     store64(record + PROCESS_PID, pid)
     return space
 

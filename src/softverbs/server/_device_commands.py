@@ -13,7 +13,7 @@ from softverbs.core.marks import Marks
 from softverbs.pyverbs import _device_query as query
 from softverbs.server import abi
 from softverbs.server._layout import CONTROL, MARKS_SIZE, PURPOSES
-from softverbs.server._memory import SharedMemory, own_memory
+from softverbs.server._memory import SharedMemory, open_reader, own_memory
 from softverbs.server._planned import show_asks
 from softverbs.server._registry import handles
 from softverbs.server.session import Session
@@ -49,10 +49,15 @@ def hello(session: Session, request: Values) -> Values:
 def _begin(session: Session, guard: int, secret: int) -> None:
     if session.pid <= 0:
         raise PyverbsRDMAError("the program is in another pid namespace: its memory cannot be reached", errno.EPERM)
-    mem = own_memory(session.received, session.pid) if session.user != os.geteuid() else -1
+    mem = reader = -1
     with ExitStack() as undo:
-        if mem >= 0:
+        if session.user != os.geteuid():
+            mem = own_memory(session.received, session.pid)
             undo.callback(os.close, mem)
+        else:
+            reader = open_reader(session.pid, guard, secret)
+            if reader >= 0:
+                undo.callback(os.close, reader)
         control = SharedMemory(CONTROL["CONTROL_SIZE"])
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         undo.callback(ours.close)
@@ -63,11 +68,11 @@ def _begin(session: Session, guard: int, secret: int) -> None:
         undo.callback(os.close, passed)
         end = os.dup(theirs.fileno())
         undo.callback(os.close, end)
-        space = spaces.enter(session.pid, guard, secret, mem)
+        space = spaces.enter(session.pid, guard, secret, mem, reader)
         undo.callback(spaces.leave, space)
         _check_guard(space)
         undo.pop_all()
-    session.space, session.mem = space, mem
+    session.space, session.mem, session.reader = space, mem, reader
     ours.setblocking(False)
     session.events, session.far_events, session.control, session.doorbell = ours, theirs, control, doorbell
     session.marks = Marks(control.address + CONTROL["CONTROL_MARKS"], MARKS_SIZE, control)

@@ -4,6 +4,7 @@ import ctypes
 import errno
 import fcntl
 import os
+import sys
 from collections.abc import Callable
 
 from softverbs._interrupts import finalizer
@@ -96,6 +97,27 @@ def own_memory(passed: list[int], pid: int) -> int:
     if (wanted.st_dev, wanted.st_ino) != (found.st_dev, found.st_ino):
         raise PyverbsRDMAError(f"the descriptor that came with HELLO is not one of /proc/{pid}/mem", errno.EPERM)
     return os.dup(passed[0])
+
+
+def open_reader(pid: int, guard: int, secret: int) -> int:
+    """A descriptor of the memory of a process, which stays that of its present address space (proc(5), /proc/PID/mem).
+
+    :param pid: of the process
+    :param guard: address of its guard
+    :param secret: what stands there, which tells that it is still the process that has drawn it
+    :returns: a descriptor, the caller's; -1 where the kernel gives none, or of another process
+    """
+    try:
+        reader = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return -1
+    try:
+        if os.pread(reader, 8, guard) == secret.to_bytes(8, sys.byteorder):
+            return reader
+    except (OSError, OverflowError):  # it is not mapped
+        pass
+    os.close(reader)
+    return -1
 
 
 def check_mapped(space: int, pid: int, address: int, length: int, writing: bool) -> None:

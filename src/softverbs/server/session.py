@@ -107,6 +107,8 @@ class Session:
         self.space = 0
         #: The descriptor of the program's memory, where that is reached by one (``_memory.own_memory``).
         self.mem = -1
+        #: The device's own descriptor of the memory of a program of its user, for short reads; -1: none.
+        self.reader = -1
         self.entries: dict[int, Entry] = {}
         self.memory_used = 0
         self.control: SharedMemory | None = None
@@ -475,7 +477,7 @@ class Session:
         for events in (self.events, self.far_events):
             if events is not None:
                 events.close()
-        for descriptor in (self.doorbell, self.process, self.mem):
+        for descriptor in (self.doorbell, self.process, self.mem, self.reader):
             if descriptor >= 0:
                 os.close(descriptor)
 
