@@ -95,4 +95,7 @@ def both(command: str, here: list[str], there: list[str], env: dict[str, str] | 
     """Runs a server with ``here`` and a client with ``there``; how both ended."""
     with server(command, *here, env=env) as (port, process):
         client = run(command, *there, "-p", str(port), "127.0.0.1", env=env)
-        return finish(process), client
+        try:
+            return finish(process), client
+        except AssertionError as error:
+            raise AssertionError(f"{error}; the client: {client}") from None

@@ -64,8 +64,15 @@ def test_the_sides_name_each_other() -> None:
 
 def test_loss_corruption_and_reordering() -> None:
     env = {"SOFTVERBS_FAULTS": "seed=3,drop=0.05,duplicate=0.05,reorder=0.05,corrupt=0.05"}
-    for done in both("pingpong", ["-n", "20"], ["-n", "20"], env=env):
-        check_output(done, 4096, 20)
+    for _ in range(3):
+        with server("pingpong", "-n", "20", env=env) as (port, process):
+            client = run("pingpong", "-n", "20", "-p", str(port), "127.0.0.1", env=env)
+            if client.code and "no answer came in time" in client.err:
+                continue  # 8 x 67 ms have passed: on a busy machine the server may not run for so long
+            check_output(client, 4096, 20)
+            check_output(finish(process), 4096, 20)
+            return
+    raise AssertionError(f"three times in a row: {client.err}")
 
 
 def test_given_addresses() -> None:

@@ -97,6 +97,13 @@ class Side:
         self.cmid.resolve_route()
         self.expect(ce.RDMA_CM_EVENT_ROUTE_RESOLVED)
 
+    def ask(self, server: "Side") -> None:
+        """Asks the other side, which listens from now on, for a connection."""
+        server.listen()
+        self.resolve()
+        self.cmid.create_qp(init_attr())
+        self.cmid.connect()
+
     def request(self) -> tuple[CMID, bytes]:
         with self.event(ce.RDMA_CM_EVENT_CONNECT_REQUEST) as event:
             return CMID(creator=event, listen_id=self.cmid), event.private_data
@@ -182,10 +189,7 @@ def test_rdma(sides: tuple[Side, Side]) -> None:
 
 def test_rejected(sides: tuple[Side, Side]) -> None:
     client, server = sides
-    server.listen()
-    client.resolve()
-    client.cmid.create_qp(init_attr())
-    client.cmid.connect()
+    client.ask(server)
     child, _ = server.request()
     child.reject(b"not you")
     with client.event(ce.RDMA_CM_EVENT_REJECTED) as event:
@@ -216,10 +220,7 @@ def test_nobody_listens_and_nobody_is_there(two: Two, sides: tuple[Side, Side]) 
 
 def test_a_request_that_no_cmid_is_made_of_is_refused(sides: tuple[Side, Side]) -> None:
     client, server = sides
-    server.listen()
-    client.resolve()
-    client.cmid.create_qp(init_attr())
-    client.cmid.connect()
+    client.ask(server)
     event = server.event(ce.RDMA_CM_EVENT_CONNECT_REQUEST)
     assert event.param is not None and event.param.qpn == client.cmid.qpn
     event.ack_cm_event()
@@ -287,10 +288,7 @@ def test_a_qp_of_the_program(two: Two, sides: tuple[Side, Side]) -> None:
 def test_data_before_the_rtu(two: Two, sides: tuple[Side, Side]) -> None:
     """rdma_notify: COMM_EST of the QP stands for an RTU that is lost."""
     client, server = sides
-    server.listen()
-    client.resolve()
-    client.cmid.create_qp(init_attr())
-    client.cmid.connect()
+    client.ask(server)
     child, _ = server.request()
     child.create_qp(init_attr())
     child.accept()
@@ -354,10 +352,7 @@ def test_the_channel(two: Two, sides: tuple[Side, Side]) -> None:
 
 def test_events_of_a_cmid_that_ends_go_with_it(two: Two, sides: tuple[Side, Side]) -> None:
     client, server = sides
-    server.listen()
-    client.resolve()
-    client.cmid.create_qp(init_attr())
-    client.cmid.connect()
+    client.ask(server)
     two.run()
     server.cmid.close()
     client.expect(ce.RDMA_CM_EVENT_REJECTED)
@@ -605,10 +600,7 @@ def test_bad_input(two: Two, sides: tuple[Side, Side]) -> None:
 def test_a_qp_that_cannot_be_made_ready(two: Two, sides: tuple[Side, Side]) -> None:
     """The peer has accepted, and then this side fails: CONNECT_ERROR here, and the peer is told."""
     client, server = sides
-    server.listen()
-    client.resolve()
-    client.cmid.create_qp(init_attr())
-    client.cmid.connect()
+    client.ask(server)
     child, _ = server.request()
     child.create_qp(init_attr())
     child.accept()

@@ -11,10 +11,7 @@ __all__ = ["sides", "two"]
 def test_a_request_that_was_delivered_outlives_the_listener(two: Two, sides: tuple[Side, Side]) -> None:
     """Its CMID may be made and accepted after the listener was closed; events come by the channel of the request."""
     client, server = sides
-    server.listen()
-    client.resolve()
-    client.cmid.create_qp(init_attr())
-    client.cmid.connect()
+    client.ask(server)
     event = server.event(ce.RDMA_CM_EVENT_CONNECT_REQUEST)
     server.cmid.close()
     child = CMID(creator=event, listen_id=server.cmid)
@@ -43,10 +40,7 @@ def test_a_synchronous_request_outlives_the_listener(two: Two) -> None:
 
 def test_requests_that_wait_move_with_the_listener(two: Two, sides: tuple[Side, Side]) -> None:
     client, server = sides
-    server.listen()
-    client.resolve()
-    client.cmid.create_qp(init_attr())
-    client.cmid.connect()
+    client.ask(server)
     two.run()
     other = CMEventChannel(server.device)
     server.cmid.migrate_id(other)

@@ -35,6 +35,14 @@ class Served:
             time.sleep(0.001)
         assert self.objects() == wanted
 
+    def wait_for_nobody(self) -> None:
+        """Nobody has a session any more, and no object is left."""
+        end = time.monotonic() + 20
+        while self.server.sessions and time.monotonic() < end:
+            time.sleep(0.001)
+        assert not self.server.sessions
+        self.wait_for_objects({})
+
     def connection_manager(self) -> tuple[Service, dict[str, int]]:
         """The device's connection manager, and what it consists of, but for address handles, which it keeps."""
         with self.device.lock:

@@ -116,11 +116,11 @@ def test_nothing_is_left_of_one_whose_memory_was_written(served: Served) -> None
 
 def test_nothing_is_left_of_many_that_were_killed(served: Served) -> None:
     Client(served.path).close()
-    served.wait_for_objects({})
+    served.wait_for_nobody()
     before = used()
     script = "import sys, os; from tests.server.client import pair; pair(sys.argv[1]); os.kill(os.getpid(), 9)"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
     for _ in range(KILLS):
         assert subprocess.run([sys.executable, "-c", script, served.path], env=environment).returncode == -9
-    served.wait_for_objects({})
+    served.wait_for_nobody()
     assert used() == before
