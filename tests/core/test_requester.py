@@ -27,7 +27,7 @@ from softverbs.core.limits import Options
 EVENT_SQ_DRAINED = 5
 DATA = bytes(range(256)) * 32
 REQUESTS = tuple(code for code in range(0x18) if code not in frames.ANSWERS)
-RNR_LONGEST = 20_000_000  # ns, core/requester.py
+RNR_LONGEST = 40_000_000  # ns, core/requester.py
 
 
 def silence(_: bytes) -> list[bytes]:

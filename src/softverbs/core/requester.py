@@ -101,7 +101,7 @@ RNR_RETRY_FOREVER = 7  # IBA 9.7.5.2.8
 #: Where the peer has had no receive for long, a request waits longer than the NAK asks for ("at least", 9.7.5.2.8): an
 #: eighth (shift) of the time that it has waited already, and not longer than this, ns.
 RNR_SHIFT = 3
-RNR_LONGEST = 20000000
+RNR_LONGEST = 40000000
 #: After this time without a receive at the peer the log says so, ns.
 RNR_PATIENCE = 1000000000
 # Operations that need no packet, one bit each; and what is none.
