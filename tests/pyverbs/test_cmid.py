@@ -100,6 +100,10 @@ class Side:
     def ask(self, server: "Side") -> None:
         """Asks the other side, which listens from now on, for a connection."""
         server.listen()
+        self.connect()
+
+    def connect(self) -> None:
+        """Asks whoever listens for a connection."""
         self.resolve()
         self.cmid.create_qp(init_attr())
         self.cmid.connect()
@@ -331,9 +335,7 @@ def test_the_channel(two: Two, sides: tuple[Side, Side]) -> None:
     os.set_blocking(server.channel.fd, False)
     with refuses(errno.EAGAIN, "no event"):
         CMEvent(server.channel)
-    client.resolve()
-    client.cmid.create_qp(init_attr())
-    client.cmid.connect()
+    client.connect()
     two.run()
     assert poller.poll(0)
     event = CMEvent(server.channel)

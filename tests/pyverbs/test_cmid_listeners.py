@@ -28,9 +28,7 @@ def test_a_synchronous_request_outlives_the_listener(two: Two) -> None:
     listener = CMID(creator=info, qp_init_attr=init_attr(), device=two.devices[1])
     listener.listen()
     client = Side(two.devices[0])
-    client.resolve()
-    client.cmid.create_qp(init_attr())
-    client.cmid.connect()
+    client.connect()
     child = listener.get_request()
     listener.close()
     child.migrate_id(CMEventChannel(two.devices[1]))  # else accept waits for the client, which is this thread

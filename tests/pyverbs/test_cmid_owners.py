@@ -23,9 +23,7 @@ def test_a_request_gets_the_protection_domain_of_the_listener(two: Two) -> None:
     listener = CMID(creator=info, qp_init_attr=init_attr(), pd=pd, device=two.devices[1])
     listener.listen()
     client = Side(two.devices[0])
-    client.resolve()
-    client.cmid.create_qp(init_attr())
-    client.cmid.connect()
+    client.connect()
     child = listener.get_request()
     assert child.pd is pd and listener.pd is pd and child.context is context
     assert child.qp is not None and child.qp._parts is not None and child.qp._parts.pd is pd
