@@ -10,10 +10,10 @@ import random
 import select
 import socket
 import struct
-import warnings
 from collections.abc import Callable, Iterator
 
 import pytest
+from tests.forked import in_child
 from tests.netsim import frames
 from tests.netsim.frames import OPCODES, Seal, put_aeth, put_bth, put_reth
 
@@ -78,21 +78,15 @@ def ends() -> Iterator[tuple[End, End]]:
 
 def in_another_process(act: Callable[[], None]) -> None:
     """Has a child do it, as nobody where this process is root's."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # 3.12: forking a process that has threads
-        child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            if os.geteuid() == 0:
-                os.setgroups([])
-                os.setresgid(NOBODY, NOBODY, NOBODY)
-                os.setresuid(NOBODY, NOBODY, NOBODY)
-            act()
-            code = 0
-        finally:
-            os._exit(code)
-    assert os.waitpid(child, 0)[1] == 0
+
+    def act_as_nobody() -> None:
+        if os.geteuid() == 0:
+            os.setgroups([])
+            os.setresgid(NOBODY, NOBODY, NOBODY)
+            os.setresuid(NOBODY, NOBODY, NOBODY)
+        act()
+
+    in_child(act_as_nobody)
 
 
 def take(end: End) -> int:
