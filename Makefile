@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 # Each target sets up what it needs in .venv/ and build/; a second run with unchanged sources sets up nothing.
 # Needs python3 with venv, and for the compiled core a C compiler. PYTHON=python3.12 make … chooses another Python.
 
@@ -44,7 +45,7 @@ lint:
 	.venv/pure/bin/ruff check .
 	.venv/pure/bin/mypy
 	PYTHONPATH=src .venv/pure/bin/lint-imports
-	.venv/pure/bin/python tools/check_pxd.py
+	.venv/pure/bin/python tools/core_imports.py --check
 
 coverage:
 	@$(venv) pure

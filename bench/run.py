@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
 """Measure softverbs and its peers in one run, and write a report.
 
 ``c`` measures the C face alone, and its peers, in about seven minutes; ``python`` all but the C face. ``profile`` says

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Processor time of a sender that waits for a receive at its peer, and of that peer: ``python bench/waiting_cpu.py``.
 
 A SEND to a queue pair without a receive is tried again each time that the RNR timer has passed, and the timer may be as

@@ -89,7 +89,7 @@
 /* REG_MR flags. */
 #define SV_REG_NULL                     1
 
-/* Slots (core/rings.py). */
+/* Slots (core/queues/rings.py). */
 #define SV_SGE_SIZE                     16
 #define SV_SGE_LENGTH                   8
 #define SV_SGE_LKEY                     12

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 /* Address handles (ibv_create_ah(3), ibv_create_ah_from_wc(3)).
  *
  * The 40 bytes in front of a datagram are an IPv6 header; where the peer's address is one of IPv4 the last 20 of them

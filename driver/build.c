@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 /* Building send work requests piece by piece: ibv_wr_start(3) to ibv_wr_complete(3).
  *
  * They are written to slots behind the tail, which ibv_wr_complete moves; so all of them are posted, or none. The first

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 /* The table of operations: what the static functions of verbs.h call. What is not in it answers EOPNOTSUPP there. */
 #include "driver.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 /* Completion counters (ibv_create_comp_cntr(3) of rdma-core 65). The device counts into a page that is mapped here, so
  * that reading is no command. Counts in the program's own memory (efa/counter.c) are written by the device, and these
  * functions do not touch them.

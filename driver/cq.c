@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 /* Completion queues: creation and change. What programs do often is in poll.c. */
 #include <sys/mman.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 /* The list of devices, opening and closing, and what a device says about itself. */
 #include <stdio.h>
 #include <time.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The driver's own structures. Each begins with the structure of verbs.h that programs hold a pointer to.
  *
  * No logic of the device is here: commands go to it by a socket (wire.c), work requests and completions by rings in
@@ -105,7 +106,7 @@ void sv_remove(struct sv_connection *connection, struct sv_entry *entry);
 struct sv_entry *sv_find(struct sv_connection *connection, enum sv_kind kind, uint64_t handle);
 
 
-/* Says which queue has something new, after its tail was stored: the queue's mark, and those above it (core/marks.py). */
+/* Says which queue has something new, after its tail was stored: the queue's mark, and those above it (core/queues/marks.py). */
 static inline void sv_mark(struct sv_connection *connection, uint32_t mark)
 {
 	atomic_uchar *marks = (atomic_uchar *)(connection->control + SV_CONTROL_MARKS);

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 /* Completion channels and asynchronous events (ibv_get_cq_event(3), ibv_get_async_event(3)).
  *
  * The device writes a record for each event into a socket; programs may wait for its descriptor by poll(2). An object

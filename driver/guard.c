@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 /* A page by which the device recognizes this address space.
  *
  * The device reaches a program's memory by the number of its process, which may stand for another program one day:

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 /* Protection domains, memory regions and windows, device memory, thread domains. The device has the regions; what is
  * here are the handles of them.
  */

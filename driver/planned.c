@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 /* Faults on demand: what the driver does without a command, it asks the device about where a plan has rules for it. */
 #include "driver.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 /* Taking completions out of a queue: ibv_poll_cq(3), and one by one (ibv_create_cq_ex(3)).
  *
  * The device writes a slot, then the tail; the driver reads slots, then writes the head.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 /* Posting work requests (ibv_post_send(3), ibv_post_recv(3), ibv_post_srq_recv(3)): each is written to a slot of shared
  * memory, then the tail is stored and the device woken if it sleeps. What can be checked here is refused here, with the
  * errno; the device checks everything again.

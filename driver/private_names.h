@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Names of the private nodes. The vendors' libraries bind to them when they are loaded; here nobody calls them, since a
  * vendor's library never finds a device of its own. One exception is ibv_query_gid_type, which ibv_devinfo calls.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 /* Queue pairs: creation, attributes, state (ibv_create_qp(3), ibv_modify_qp(3)). Posting is in post.c and build.c. */
 #include <sys/mman.h>
 

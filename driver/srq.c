@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 /* Shared receive queues and XRC domains (ibv_create_srq(3), ibv_create_srq_ex(3), ibv_open_xrcd(3)). */
 #include <sys/mman.h>
 

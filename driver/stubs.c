@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 /* Symbols that must be there for programs and for the vendors' libraries to load, and that do nothing.
  *
  * A vendor's library (libmlx5, libefa) registers a driver when it is loaded, and asks later whether a device is one of

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 /* Names and numbers for people: states, events, statuses, rates (ibv_rate_to_mult(3), ibv_event_type_str(3)). */
 #include "driver.h"
 #include "versions.h"

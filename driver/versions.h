@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Binding a function, under a name, to a version node that is not the name's default one. */
 #ifndef SV_VERSIONS_H
 #define SV_VERSIONS_H

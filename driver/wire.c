@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 /* The connection to the device: a socket for commands, descriptors that come with their answers, and what happens when
  * the device goes, or when the program forks.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 /* What the driver says to people: why a call was refused, which library a program has loaded, and what of its environment
  * means nothing here. All of it goes to stderr; docs/run.md explains it.
  */

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The cases: each takes a Pair, does one thing with it, and raises Wrong if anything is not as it should be."""
 
 import errno

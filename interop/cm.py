@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
 """cm.py server|client CASE ADDRESS PORT: one side of a case of the connection manager. "cm.py cases" names the cases.
 
 The same program runs on both sides: it takes pyverbs where that is, else softverbs. The cases "rping" and

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
 """cm_matrix.py --vm COMMAND [--families IPv4,IPv6]: the connection manager against that of Linux and rdma-core.
 
 Runs every case of cm.py with the server here and the client in the machine, and the other way round; then rdma-core's

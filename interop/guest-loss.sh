@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: MIT
 # guest-loss.sh prepare | on PERCENT | off | drops
 #
 # Runs in the virtual machine. "prepare" puts rxe0 on one end of a veth pair whose other end is bridged to eth0, so that netem can

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
 """The interoperability matrix: softverbs on the host against Linux Soft-RoCE in a virtual machine.
 
 Runs on the host, inside the namespace that the machine is attached to (see run.sh). Starts one peer.py on each side,

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
 """One side of the interoperability test: a verbs program that does what it is told.
 
     peer.py PACKAGE [DEVICE]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """``ibv_rc_pingpong -c`` in the virtual machine against ``softverbs pingpong`` here, each as server and client.
 
 So too ``ibv_uc_pingpong``, ``ibv_ud_pingpong`` and ``ibv_srq_pingpong``, against ``--type uc``, ``ud`` and ``srq``.

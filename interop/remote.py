@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The controller's view of the two sides: processes that obey orders, and pairs of connected queue pairs."""
 
 import contextlib

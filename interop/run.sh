@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: MIT
 # run.sh [CACHE] [matrix.py's options...]
 #
 # Softverbs on this machine against Linux Soft-RoCE in a virtual machine: boots the machine, runs matrix.py, ends the machine.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The cases of unreliable connections and of datagrams. Nothing is lost on the way: all that is sent must arrive."""
 
 import ipaddress

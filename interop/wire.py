@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What went over the wire: a capture by tcpdump, and what must be true of every frame in it.
 
 The ICRC is computed here with zlib and knows nothing of softverbs' own.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What every test run is checked for before it starts, and how hypothesis behaves in it.
 
 ``SOFTVERBS_CORE=compiled`` or ``pure`` says which build the run must be of; ``make`` sets it, and then a stale
@@ -25,9 +26,9 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 def core_build() -> str:
     """Which build is importable here, from where each module of the core was really loaded: not from what it says."""
     suffixes = set()
-    for declaration in CORE.glob("*.pxd"):
+    for declaration in CORE.rglob("*.pxd"):
         if declaration.stem != "__init__":
-            module = importlib.import_module(f"softverbs.core.{declaration.stem}")
+            module = importlib.import_module(f"softverbs.core.{declaration.parent.name}.{declaration.stem}")
             suffixes.add(Path(module.__file__ or "").suffix)
     return {frozenset([".so"]): "compiled", frozenset([".py"]): "pure"}.get(frozenset(suffixes), "mixed")
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The C driver for tests: the installed one, or one that is built for them; and how a program is run on a device."""
 
 from __future__ import annotations

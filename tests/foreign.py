@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A forked child whose memory a device in this process works on: it does what it is told, and nothing by itself."""
 
 import ctypes
@@ -13,8 +14,8 @@ from typing import Any
 from tests.guard import Guard
 from tests.netsim.sim import ALL, Node
 
-from softverbs.core import spaces
-from softverbs.core.regions import MemoryRegion, ProtectionDomain
+from softverbs.core.memory import spaces
+from softverbs.core.memory.regions import MemoryRegion, ProtectionDomain
 
 PAGE = mmap.PAGESIZE
 READ_ONLY = mmap.PROT_READ

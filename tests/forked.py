@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Checks in a forked child."""
 
 import os

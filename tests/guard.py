@@ -1,4 +1,5 @@
-"""A guard page in this process, as driver/guard.c makes one: it tells an address space from others (core/spaces.py)."""
+# SPDX-License-Identifier: MIT
+"""A guard page in this process, as driver/guard.c makes one: it tells address spaces apart (core/memory/spaces.py)."""
 
 import ctypes
 import os

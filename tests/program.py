@@ -1,4 +1,5 @@
-"""A program on the other side of shared rings: it writes and reads the bytes that ``core/rings.py`` describes.
+# SPDX-License-Identifier: MIT
+"""A program on the other side of shared rings: it writes and reads the bytes that ``core/queues/rings.py`` describes.
 
 The same class works in the test's own process, where a test wants to see every step, and in a forked child.
 """
@@ -11,9 +12,9 @@ from typing import Any
 
 from tests import words
 
-from softverbs.core.marks import VALUES as MARKS
-from softverbs.core.marks import Marks
-from softverbs.core.rings import VALUES
+from softverbs.core.queues.marks import VALUES as MARKS
+from softverbs.core.queues.marks import Marks
+from softverbs.core.queues.rings import VALUES
 
 HEADER = VALUES["RING_HEADER"]
 SEND, RECEIVE = "SQ", "RQ"

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The alias: programs that import pyverbs find softverbs."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The device: its waits, its thread, who sleeps and who is woken, its end, its place in the environment, and forks.
 
 Threads meet by conditions that are looked at until they hold (``eventually``), never by luck of timing.
@@ -21,14 +22,14 @@ import pytest
 from tests.forked import in_child
 
 import softverbs.device as module
-from softverbs.core.address import AddressVector
-from softverbs.core.completion import CompletionQueue
-from softverbs.core.counters import CompCntr
-from softverbs.core.errors import PyverbsRDMAError, PyverbsUserError
-from softverbs.core.limits import Options
-from softverbs.core.qp import QueuePair
-from softverbs.core.regions import ProtectionDomain
-from softverbs.core.wr import SendWR
+from softverbs.core.base.errors import PyverbsRDMAError, PyverbsUserError
+from softverbs.core.base.limits import Options
+from softverbs.core.memory.regions import ProtectionDomain
+from softverbs.core.queues.completion import CompletionQueue
+from softverbs.core.queues.counters import CompCntr
+from softverbs.core.queues.wr import SendWR
+from softverbs.core.transport.address import AddressVector
+from softverbs.core.transport.qp import QueuePair
 from softverbs.device import NAP, Device, default_device
 from softverbs.links.base import Middleware
 from softverbs.links.faults import FaultLink

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A link that takes no frames for a while: the device tries again, but does not spin."""
 
 import time

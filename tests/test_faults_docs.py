@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """docs/faults.md: its programs run, and its lists are complete."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What is made to happen: late and failed completions, stalled counters, a port that goes down, QPs in error, the end
 of the device, events; and single frames on the wire. All in virtual time.
 """
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 from tests.pyverbs.world import ACK, MS, WRITE, Side, World, refused, set_state
 
-from softverbs.core.errors import PyverbsRDMAError, PyverbsUserError
+from softverbs.core.base.errors import PyverbsRDMAError, PyverbsUserError
 from softverbs.device import Device, default_device
 from softverbs.faults import Plan, Rule
 from softverbs.links.faults import FaultLink

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The grammar of a plan of faults: what it takes, what it gives back, and what it says about the rest."""
 
 import errno
@@ -6,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from softverbs.core.errors import PyverbsUserError
+from softverbs.core.base.errors import PyverbsUserError
 from softverbs.faults import VERBS, Plan, Rule
 from softverbs.faults import values as v
 from softverbs.faults.rules import _KINDS, kind_of

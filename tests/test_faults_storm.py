@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Whatever a plan makes fail on the data path, what was accepted is retired: once, in order, by success or by error."""
 
 from typing import Any
@@ -6,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.pyverbs.world import WRITE, World
 
-from softverbs.core.errors import PyverbsRDMAError
+from softverbs.core.base.errors import PyverbsRDMAError
 from softverbs.faults import Plan
 from softverbs.pyverbs import libibverbs_enums as e
 

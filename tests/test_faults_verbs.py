@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Each verb fails on demand, with the errno asked for, and leaves nothing behind; no verb is left out."""
 
 import ast
@@ -14,7 +15,7 @@ from tests.pyverbs.conftest import ALL_ACCESS, Rig
 
 import softverbs.pyverbs
 from softverbs import verbs
-from softverbs.core.errors import PyverbsRDMAError, PyverbsUserError
+from softverbs.core.base.errors import PyverbsRDMAError, PyverbsUserError
 from softverbs.device import Device
 from softverbs.faults import VERBS, Plan, Rule
 from softverbs.faults.verbs import HOT

@@ -1,10 +1,11 @@
+# SPDX-License-Identifier: MIT
 """Importing softverbs is silent, starts nothing, and says truly which build it is."""
 
 import subprocess
 import sys
 
 import softverbs
-from softverbs.core import memory
+from softverbs.core.memory import raw as memory
 
 
 def run(code: str) -> str:

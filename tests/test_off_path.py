@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Another user of this host, who is not on the path: what he sends in a peer's name has no effect.
 
 With another port than 4791 he may know every number. From port 4791, of an address that nobody has, he can name any

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The tool that runs rdma-core's tests, on a suite of four tests."""
 
 import gzip

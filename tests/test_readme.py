@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The README's program does what the README says."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """docs/security.md names a test for each promise: they exist."""
 
 import re

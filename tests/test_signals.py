@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """When handlers of signals wait, when they run, and what of that a program can see; and sleeps that are exact."""
 
 import asyncio

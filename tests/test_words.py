@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Words that are stored whole: whoever looks meanwhile sees the value before or the value after, nothing between."""
 
 import mmap

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Words in memory that a device or another process looks at meanwhile: one store, one load.
 
 ``struct.pack_into`` clears the bytes before it writes the value, and in standard sizes ("=Q") ``struct`` goes byte by

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Builds the C driver: our own libibverbs.so.1, and the libraries that programs expect beside it, from driver/.
 
     python tools/build_driver.py [--output FOLDER] [--check]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Fetches programs for tests and benchmarks from Debian's packages, with their libraries; nothing is installed.
 
     python tools/programs.py [SET...]       prints a folder for each set

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Debian's own pyverbs upon our libibverbs.so.1, for ``tools/rdma_core_tests.py --suite driver``.
 
 The package python3-pyverbs is compiled for one version of CPython, and its tests belong to one version of rdma-core;

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Runs rdma-core's own tests of verbs against softverbs, which stands in for pyverbs; nothing of them is changed.
 
     python3 tools/rdma_core_tests.py                    all suites, every file that is not for one maker's devices

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Runs files of rdma-core's tests in a process of their own, and says on a file how each test went.
 
 Started by tools/rdma_core_tests.py, with the interpreter that has softverbs or real pyverbs; not meant to be called by

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Runs the C programs of tests/c on a C driver that is built with the compiler's sanitizers.
 
     python tools/sanitize.py [--python PYTHON] [--seed SEED] [--time MS] [thread] [address] [PROGRAM ...]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Makes the virtual environments of the Makefile, and keeps what is installed in them equal to the sources.
 
     python3 tools/venv.py KIND     make or refresh .venv/KIND; a second call with unchanged sources does nothing

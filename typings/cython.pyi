@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What mypy knows of Cython's pure-Python mode: the little that the core uses."""
 
 from collections.abc import Callable

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What the figures are held against: the peers of the same run, and the project's aims."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Who used the CPU while we measured.
 
 A benchmark on a small machine is only as good as the quiet around it: with two cores, one busy neighbour moves a

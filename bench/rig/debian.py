@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Programs of Debian's packages: those of the system, or unpacked by tools/programs.py. Nothing is installed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """On what the benchmark ran."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What the benchmark is made of: cases, samples and rows."""
 
 from __future__ import annotations

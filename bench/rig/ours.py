@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Our own cases: softverbs through its public Python API, compiled and uncompiled."""
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from rig.model import (
 
 SMALLEST = SIZES[0]
 LARGEST = SIZES[-1]
-PROBE = "import softverbs.core.memory as m; print('uncompiled' if m.__file__.endswith('.py') else 'compiled')"
+PROBE = "import softverbs.core.memory.raw as m; print('uncompiled' if m.__file__.endswith('.py') else 'compiled')"
 
 
 @dataclass(frozen=True)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The peers: what somebody would use instead. Each is optional; without its program its rows say so."""
 
 from __future__ import annotations

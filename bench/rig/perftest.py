@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Our C face: Debian's perftest, unmodified, under ``softverbs run``."""
 
 from __future__ import annotations

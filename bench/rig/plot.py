@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Draw the figures: latencies and bandwidths over the message size, and the two builds side by side."""
 
 from __future__ import annotations

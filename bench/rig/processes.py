@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Start the programs of a measurement, pinned, and never leave one behind."""
 
 from __future__ import annotations

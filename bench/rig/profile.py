@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Where the time of the C face goes: what the device and the two programs do while perftest runs.
 
 ``python -m bench profile`` runs each load three times, on one device or with ``--two`` on two, and says

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Write what was measured: a Markdown report, and the figures as CSV and JSON."""
 
 from __future__ import annotations

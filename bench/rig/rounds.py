@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Take the samples: in rounds over all cases, so that a slow minute of the machine falls on all of them alike."""
 
 from __future__ import annotations

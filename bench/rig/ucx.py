@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A peer of the C face: UCX's own software paths, measured by its ucx_perftest.
 
 PUT is what compares with RDMA WRITE, TAG (matched messages) with SEND, GET with READ. Over shared memory the target of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Run a program as server and as client, so that both are on the device of one ``softverbs run``.
 
     both_sides.py PORT PROGRAM [ARGUMENT]...

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What the worker scripts share: the line between the two sides, pinning, and how many operations fill a sample.
 
 The workers import nothing from the harness: each may run under another Python than it does.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Serve a device, as ``softverbs serve`` does, and count what its loop does.
 
     counted_device.py SOCKET

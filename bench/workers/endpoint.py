@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """One end of a reliable connection, through the public API alone: what the softverbs workers measure with."""
 
 from __future__ import annotations
@@ -6,7 +7,7 @@ import ctypes
 import random
 from typing import Any
 
-import softverbs.core.memory
+import softverbs.core.memory.raw
 from softverbs.pyverbs import libibverbs_enums as e
 from softverbs.pyverbs.addr import GID, AHAttr, GlobalRoute
 from softverbs.pyverbs.cq import CQ, CompChannel
@@ -24,7 +25,7 @@ READS_IN_FLIGHT = 16
 
 def build() -> str:
     """Which build of the core this process has loaded: ``compiled`` or ``uncompiled``."""
-    return "uncompiled" if str(softverbs.core.memory.__file__).endswith(".py") else "compiled"
+    return "uncompiled" if str(softverbs.core.memory.raw.__file__).endswith(".py") else "compiled"
 
 
 def pattern(size: int) -> bytes:

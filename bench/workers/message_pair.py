@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Measure what Python has without RDMA, as floors: pyzmq over TCP, and bare UDP sockets; half a round trip each."""
 
 from __future__ import annotations

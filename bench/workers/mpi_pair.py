@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Measure mpi4py between two ranks; run by ``mpirun -n 2``.
 
 ``put`` times one-sided Put + Flush, each awaited; ``stream`` times many Puts and one Flush; ``pingpong`` times

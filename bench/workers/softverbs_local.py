@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Measure softverbs within one process: two QPs of one device, connected to each other; RDMA WRITE.
 
 ``completion``: a signaled write is posted and its CQ polled until it has completed. ``counter``: an unsignaled write is

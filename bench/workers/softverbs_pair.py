@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Measure softverbs between two processes, each with its own device, over UDP on loopback.
 
 Turns, as perftest's ib_write_lat takes them (half a round trip; each side writes, then waits for the other's write):

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 /* efadv_create_comp_cntr(3) of rdma-core 65: completion counters whose counts are kept in the program's memory too. */
 #include "driver.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 /* Our libefa.so.1, for programs that are linked with it: a softverbs device is no EFA device, and every function says so, as
  * rdma-core's do on the device of another maker. The one that works is in counter.c.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 /* A library without code, under the name that developers know (libibverbs.so), which programs give to dlopen(3). It needs
  * the real one (libibverbs.so.1), where dlsym(3) then finds the symbols: so both names lead to one library. Elsewhere it
  * is a symbolic link, but a wheel has none, and a copy would be a second library in the process.

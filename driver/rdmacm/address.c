@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 /* Addresses: as programs have them, as the protocol has them, and looked up by name (rdma_getaddrinfo(3)). */
 #include <netdb.h>
 #include <netinet/in.h>

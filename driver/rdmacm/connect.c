@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 /* Connections: asked for, accepted, refused, ended (rdma_connect(3) and the rest). */
 #include "rdmacm.h"
 

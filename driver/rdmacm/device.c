@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 /* The device as the connection manager has it: one context and one protection domain for all identifiers. */
 #include "rdmacm.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 /* Event channels, and what comes with events (rdma_get_cm_event(3)).
  *
  * The device sends one byte for each event by the channel's descriptor, which programs may wait for by poll(2) and make

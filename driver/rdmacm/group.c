@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 /* Multicast groups (rdma_join_multicast(3)). */
 #include "rdmacm.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 /* Identifiers: made, bound, resolved, moved from channel to channel, and ended (rdma_create_id(3) and the rest). */
 #include <sys/socket.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 /* The queue pair of an identifier, and what belongs to it (rdma_create_qp(3), rdma_create_srq(3)). */
 #include "rdmacm.h"
 

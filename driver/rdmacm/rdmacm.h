@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Our librdmacm: identifiers and events of the connection manager, which is in the device (docs/cm.md).
  *
  * No logic of the connection manager is here: each function is a command to the device (abi.h, CM_*), and what comes of

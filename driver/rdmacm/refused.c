@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 /* What is there so that programs load, and is refused: rsockets, and asynchronous look-ups of rdma-core 60 and later. */
 #include <poll.h>
 #include <sys/epoll.h>

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """An RDMA device in software: completion queues, completion counters and RoCEv2, without a NIC.
 
 The classes are those of pyverbs, in ``softverbs.pyverbs`` and, under their names, here; so are the ``IBV_``
@@ -113,7 +114,7 @@ def __dir__() -> list[str]:
 
 def _core_build() -> str:
     """``compiled`` or ``pure``: which of the two builds of the core this process runs."""
-    memory = import_module("softverbs.core.memory")
+    memory = import_module("softverbs.core.memory.raw")
     return "pure" if str(memory.__file__).endswith((".py", ".pyc")) else "compiled"
 
 

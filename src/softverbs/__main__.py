@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """``python -m softverbs``: the command line."""
 
 from softverbs.cli import main

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Handlers of signals wait while the device is at work.
 
 Python runs the handler of a signal in the main thread, between any two instructions. A handler that raises (Ctrl-C, an

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Sleeping until a descriptor is readable or a time has come, to the microsecond.
 
 The waits of ``select`` and ``selectors`` that take many descriptors count in milliseconds, and timers of this device

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Programs written for pyverbs run here, unmodified: ``import pyverbs...`` finds the modules of ``softverbs.pyverbs``.
 
 From Python, before anything imports pyverbs::

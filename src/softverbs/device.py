@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The device: a port and its link, a lock, a clock, and a thread for when nobody polls.
 
 Core makes progress only when it is told to. An application that polls a queue, reads a counter or waits tells it so
@@ -20,12 +21,12 @@ from typing import TYPE_CHECKING, Any
 
 from softverbs._interrupts import ReentrantLock, Shield, deliver, finalizer, register, shielded, unregister, waiting
 from softverbs._sleep import Sleeper, nap_length, sleep_exactly
-from softverbs.core import port as port_module
-from softverbs.core.constants import VALUES
-from softverbs.core.errors import PyverbsRDMAError, PyverbsUserError
-from softverbs.core.limits import Options
-from softverbs.core.lock import Lock
-from softverbs.core.port import Port
+from softverbs.core.base.constants import VALUES
+from softverbs.core.base.errors import PyverbsRDMAError, PyverbsUserError
+from softverbs.core.base.limits import Options
+from softverbs.core.base.lock import Lock
+from softverbs.core.engine import port as port_module
+from softverbs.core.engine.port import Port
 
 if TYPE_CHECKING:
     from softverbs.faults import Plan
@@ -143,9 +144,7 @@ class Device:
             work = self.port.progress(self.clock())
             return work + self._run_deferred()
 
-    def wait_until(
-        self, done: Callable[[], bool], timeout_ns: int | None = None, shield: Shield | None = None
-    ) -> bool:
+    def wait_until(self, done: Callable[[], bool], timeout_ns: int | None = None, shield: Shield | None = None) -> bool:
         """Makes progress until ``done()``, which is called with the lock held.
 
         :param timeout_ns: how long, ns; None or negative: for ever
@@ -462,7 +461,7 @@ def _plan(faults: "Plan | str | None") -> "Plan":
 
 
 def _build_lock() -> Any:
-    """The quick lock where the core is compiled (core/lock.py), else one like ``threading.RLock``."""
+    """The quick lock where the core is compiled (core/base/lock.py), else one like ``threading.RLock``."""
     if port_module.__file__.endswith(".py"):
         return ReentrantLock()
     return Lock(threading.get_ident, _pause, deliver)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """tools/programs.py: which folder, which program, which variables; nothing is downloaded here."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The benchmark's own arithmetic: the gate on foreign CPU use, the choice of samples, ratios, reading and writing."""
 
 import importlib

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 /* What librdmacm itself has to do right, whatever the device is: channels, threads, groups, refusals, forks, ends.
  *
  * One line for each part; the last is "done". With the argument "until-gone" it waits until the device is gone, and looks

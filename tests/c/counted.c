@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 /* What completion counters count (ibv_qp_attach_comp_cntr(3)): every operation, with and without completions, in order, in
  * error, and what is counted nowhere.
  *

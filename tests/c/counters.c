@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 /* The whole family of completion counters, ibv_create_comp_cntr(3): what each call gives, and every errno. What counts, and
  * what does not, is in counted.c.
  *

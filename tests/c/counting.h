@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Completion counters for the C programs of this folder: what was expected is said, and what came. */
 #ifndef COUNTING_H
 #define COUNTING_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 /* Asks for devices, as a program may that does not know of ours.
  *
  *	devices            lists them, twice, as libraries above verbs do

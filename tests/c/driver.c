@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 /* What the driver itself has to do right, whatever the device is: refusals when posting, threads, descriptors, forks,
  * channels.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 /* efadv_create_comp_cntr(3): completion counters whose counts are kept in the program's own memory, where they can be watched
  * without a call. What each refusal gives, what the memory says when, and that the rest of libefa is refused.
  *

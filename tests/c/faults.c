@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 /* Every verb that a plan of faults can make fail in a C program (docs/faults.md): the plan lets each fail once, with
  * E2BIG, and the second call works. One line for each verb, then "done".
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 /* The GID table as a program sees it, and connections between its entries.
  *
  * Prints a line for each entry: index, type of ibv_query_gid_ex(3), GID. Then for each two entries whether queue pairs

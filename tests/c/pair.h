@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Two connected queue pairs of one process, with memory, for the C programs of this folder. */
 #ifndef PAIR_H
 #define PAIR_H

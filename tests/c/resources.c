@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 /* What is made and goes again, or changes its size, leaves nothing behind: no mapping, no descriptor, no memory, neither
  * here nor in the device, which is this program's parent (softverbs run).
  */

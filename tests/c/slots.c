@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 /* Slots of the send queue, batches of completions whose queue changes meanwhile, and builders that lack a setter. With
  * the argument "completed": the device has the option send_slots=completed.
  */

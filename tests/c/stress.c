@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 /* Many threads use the same objects at once, in whatever order the scheduler and a seed make of it: posting, polling,
  * arming, resizing, querying, creating and destroying. Whatever is posted completes exactly once.
  *

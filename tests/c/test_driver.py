@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """C programs of ours on the C driver: they are compiled, and run on a device."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Which libibverbs a program gets from ``softverbs run``, and what it is told where that is not clear."""
 
 from __future__ import annotations

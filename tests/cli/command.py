@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Running the command line: in this process, and as processes of its own."""
 
 import os

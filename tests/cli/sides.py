@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Sides of a pair for tests/cli/test_pair.py: spawned processes import them from here."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What the commands share."""
 
 import socket
@@ -10,7 +11,7 @@ import pytest
 
 from softverbs.cli import cli, common
 from softverbs.cli.common import Fault
-from softverbs.core.wr import WC
+from softverbs.core.queues.wr import WC
 from softverbs.device import Device
 from softverbs.pyverbs.cq import CQ, CompChannel
 from softverbs.pyverbs.device import Context

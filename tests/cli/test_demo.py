@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """``softverbs demo``: it passes, it ends, and it notices whatever is not as it should be."""
 
 import copy

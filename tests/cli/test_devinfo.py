@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """``softverbs devinfo``: the layout of ibv_devinfo."""
 
 import re

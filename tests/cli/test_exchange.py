@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The TCP connection beside the RDMA one: its formats, and what is said when the peer is something else."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The command line as a whole: help, versions, and how failures are told."""
 
 import errno

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Two processes and their starter: whatever a side does, the starter ends, soon and with a reason."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """``softverbs perf``: every test in two processes, the columns, and peers that want something else."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """``softverbs pingpong``: two processes; and the protocol of ibv_rc_pingpong, byte by byte, with scripted peers."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """``softverbs pingpong --type``: uc, ud and srq, between two processes and with peers that do what rdma-core's do."""
 
 import re

@@ -1,10 +1,11 @@
+# SPDX-License-Identifier: MIT
 """The end of a connection that the commands use."""
 
 import pytest
 
 from softverbs.cli import rc
 from softverbs.cli.common import Fault
-from softverbs.core.limits import Options
+from softverbs.core.base.limits import Options
 from softverbs.device import Device
 from softverbs.links.base import address_of, gid_of
 from softverbs.pyverbs.cq import CQ

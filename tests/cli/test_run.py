@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """``softverbs run`` and ``softverbs serve``: a program, its exit code, its signals; and what is left: nothing."""
 
 import os

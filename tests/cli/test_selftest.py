@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """``softverbs selftest``: the same code that moves 1 GiB, with less."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Tables and progress, on a terminal and elsewhere."""
 
 import io

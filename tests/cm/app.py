@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """An application of the connection manager on a device of the simulated world: an identifier, and a queue pair."""
 
 from typing import Any
@@ -8,7 +9,7 @@ from softverbs.cm.addresses import Address, parse
 from softverbs.cm.events import Event, Kind, Param
 from softverbs.cm.identity import PS_TCP, Identity
 from softverbs.cm.service import Service, service_of
-from softverbs.core.wr import SGE, WC, RecvWR, SendWR
+from softverbs.core.queues.wr import SGE, WC, RecvWR, SendWR
 
 INIT, RTR, RTS = 1, 2, 3
 RC, UD = 2, 4

@@ -1,10 +1,11 @@
+# SPDX-License-Identifier: MIT
 """Faults on demand are about the program's queues: those of queue pair 1 are not counted, and not struck."""
 
 import pytest
 from tests.cm.app import App, pair, service
 from tests.netsim.sim import Sim
 
-from softverbs.core.errors import PyverbsRDMAError
+from softverbs.core.base.errors import PyverbsRDMAError
 
 
 @pytest.mark.parametrize(

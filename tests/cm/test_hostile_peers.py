@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What others can do to a connection manager: peers that lie about who they are, and other users of the host."""
 
 import errno

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Listeners and the requests to them: who outlives whom, what is told of a request, and who may have which port."""
 
 import errno

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The states of one connection: two machines, a network between them that loses, repeats and reorders; virtual time."""
 
 import errno

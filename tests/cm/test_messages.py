@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Messages of the connection manager, against what Linux 6.8's Soft-RoCE and rdma-core put on the wire."""
 
 import random

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Who listens where on this host: names that end with their processes."""
 
 import errno

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The connection manager over queue pair 1 of simulated devices, in virtual time."""
 
 import errno
@@ -15,8 +16,8 @@ from softverbs.cm.events import Kind, Param
 from softverbs.cm.identity import PS_TCP, PS_UDP, Identity
 from softverbs.cm.machine import State
 from softverbs.cm.messages import Dreq, IpHeader, Message, Rej, Rep, Req, SidrReq, decode, service_id_of
-from softverbs.core.errors import PyverbsRDMAError
-from softverbs.core.limits import Options
+from softverbs.core.base.errors import PyverbsRDMAError
+from softverbs.core.base.limits import Options
 
 GSI_FRAME = 12 + 8 + 256 + 4
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Arming a completion queue through memory that is shared with a program (ibv_req_notify_cq(3)).
 
 The program looks at the tail, stores what it arms, and polls; the device stores the tail, and looks at what is armed.
@@ -12,8 +13,8 @@ import pytest
 from tests.netsim.sim import Node, Sim
 from tests.program import Completions, arming
 
-from softverbs.core import completion
-from softverbs.core.completion import CompChannel, CompletionQueue
+from softverbs.core.queues import completion
+from softverbs.core.queues.completion import CompChannel, CompletionQueue
 
 SUCCESS, FLUSH_ERR = 0, 5
 PLAIN, SOLICITED, ERROR = "plain", "solicited", "error"

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Completion queues and counters without the Python face: reasons that move, queues that close, updates that wait."""
 
 import errno
@@ -7,9 +8,9 @@ import pytest
 from tests.netsim.pair import FLUSH_ERR, REM_ACCESS_ERR, REMOTE_WRITE, SUCCESS, WR_WRITE, Pair
 from tests.netsim.sim import Sim, connect, move
 
-from softverbs.core.completion import CompletionQueue
-from softverbs.core.errors import PyverbsRDMAError
-from softverbs.core.limits import Options
+from softverbs.core.base.errors import PyverbsRDMAError
+from softverbs.core.base.limits import Options
+from softverbs.core.queues.completion import CompletionQueue
 
 BYTES = 1
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Completion counters whose counts are kept in the memory of another process (efadv_create_comp_cntr(3))."""
 
 import errno
@@ -10,11 +11,11 @@ from tests.foreign import PAGE, READ_ONLY, Child
 from tests.netsim.pair import WR_SEND, WR_WRITE, Pair
 from tests.program import Completions
 
-from softverbs.core import spaces
-from softverbs.core.counters import VALUES, CompCntr
-from softverbs.core.errors import PyverbsRDMAError
-from softverbs.core.limits import Options
-from softverbs.core.memory import Block, load64
+from softverbs.core.base.errors import PyverbsRDMAError
+from softverbs.core.base.limits import Options
+from softverbs.core.memory import spaces
+from softverbs.core.memory.raw import Block, load64
+from softverbs.core.queues.counters import VALUES, CompCntr
 
 BOTH = VALUES["LOST_VALUE"] | VALUES["LOST_ERRORS"]
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Bytes that arrive side by side for another process are placed together: what that must not change."""
 
 import ctypes
@@ -25,9 +26,9 @@ from tests.netsim.pair import (
 )
 from tests.netsim.sim import ALL, ERR, QPT_RC, QPT_UC, QPT_UD, QPT_XRC_SEND, RTS, Node, Sim, connect
 
-from softverbs.core import spaces
-from softverbs.core.far import Far
-from softverbs.core.memory import Block, view
+from softverbs.core.memory import spaces
+from softverbs.core.memory.far import Far
+from softverbs.core.memory.raw import Block, view
 
 SIZE = 64 * PAGE
 MTU = 1024  # path_mtu 3

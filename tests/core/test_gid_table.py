@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The GID table: what it has in each layout, and which of its entries frames can leave from."""
 
 import random
@@ -6,10 +7,10 @@ import pytest
 from tests.netsim.pair import SUCCESS, WR_SEND, WR_WRITE, End
 from tests.netsim.sim import CAP, QPT_RC, QPT_UC, QPT_UD, Node, Sim, connect
 
-from softverbs.core.address import AddressVector
-from softverbs.core.errors import PyverbsRDMAError
-from softverbs.core.gid import ROCE_V1, ROCE_V2, GidEntry, GidTable, address_of, behind_link_local, link_local_of
-from softverbs.core.limits import Options
+from softverbs.core.base.errors import PyverbsRDMAError
+from softverbs.core.base.limits import Options
+from softverbs.core.transport.address import AddressVector
+from softverbs.core.wire.gid import ROCE_V1, ROCE_V2, GidEntry, GidTable, address_of, behind_link_local, link_local_of
 from softverbs.links.base import gid_of
 
 A, B, C = (gid_of(f"10.0.0.{number}") for number in (1, 2, 3))

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Frames of UC and UD that Linux's Soft-RoCE has sent: ours read them, and write the same for the same messages.
 
 tests/data/golden_unreliable.pcap is what rdma_rxe of Linux 6.1 sent at a path MTU of 1024: SEND and RDMA WRITE, with
@@ -15,9 +16,9 @@ from scapy.utils import RawPcapReader
 from tests.netsim.pair import WR_SEND, WR_SEND_IMM, WR_WRITE, WR_WRITE_IMM, Pair
 from tests.netsim.sim import QPT_UC, QPT_UD
 
-from softverbs.core import headers, opcodes
-from softverbs.core.icrc import IcrcPath
-from softverbs.core.memory import Block, load32, view
+from softverbs.core.memory.raw import Block, load32, view
+from softverbs.core.wire import headers, opcodes
+from softverbs.core.wire.icrc import IcrcPath
 
 CAPTURE = Path(__file__).parents[1] / "data" / "golden_unreliable.pcap"
 BLOCK = Block(8192)

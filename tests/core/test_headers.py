@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Transport headers: their bytes against struct and scapy, and every field there and back."""
 
 import struct
@@ -8,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scapy.contrib import roce
 
-from softverbs.core import headers, memory
+from softverbs.core.memory import raw as memory
+from softverbs.core.wire import headers
 
 bit = st.integers(0, 1)
 u8 = st.integers(0, 0xFF)

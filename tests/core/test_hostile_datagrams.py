@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The attack of test_hostile_wire.py on the other transports: UD, the general service interface, groups, UC and XRC.
 
 SOFTVERBS_DATAGRAMS mutated frames. The attacker knows every number. Nothing may raise an exception; no byte may be
@@ -47,9 +48,9 @@ from tests.netsim.sim import (
     move,
 )
 
-from softverbs.core.qp import QueuePair
-from softverbs.core.srq import SharedReceiveQueue
-from softverbs.core.wr import SGE, RecvWR, SendWR
+from softverbs.core.queues.srq import SharedReceiveQueue
+from softverbs.core.queues.wr import SGE, RecvWR, SendWR
+from softverbs.core.transport.qp import QueuePair
 
 DEFAULT = {True: 60_000, False: 8_000}  # compiled, uncompiled
 GROUP = bytes(10) + b"\xff\xff\xef\1\1\1"

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A port under attack: SOFTVERBS_PACKETS mutated packets, beside a connection that works.
 
 The attacker has seen a whole session and knows every number: keys, queue pairs, PSNs; it can seal a frame, so that what
@@ -36,8 +37,8 @@ from tests.netsim.pair import (
 )
 from tests.netsim.sim import ALL, ERR, LOCAL_WRITE, MS, REMOTE_READ, RESET, RTR, SQD, Region, Sim, connect, move
 
-from softverbs.core.qp import QueuePair
-from softverbs.core.wr import SGE, RecvWR, SendWR
+from softverbs.core.queues.wr import SGE, RecvWR, SendWR
+from softverbs.core.transport.qp import QueuePair
 
 DEFAULT = {True: 100_000, False: 40_000}  # compiled, uncompiled
 SECRET = b"Nobody may see this! "

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The ICRC against scapy, against packets of Linux rxe, and against what linearity promises."""
 
 import ipaddress
@@ -16,8 +17,9 @@ from scapy.layers.inet6 import IPv6
 from scapy.packet import Raw
 from scapy.utils import RawPcapReader
 
-from softverbs.core import icrc, memory, opcodes
-from softverbs.core.icrc import IcrcPath
+from softverbs.core.memory import raw as memory
+from softverbs.core.wire import icrc, opcodes
+from softverbs.core.wire.icrc import IcrcPath
 
 ROOT = Path(__file__).parents[2]
 SHARED = Path(os.environ.get("SOFTVERBS_SHARED", ROOT.parent / "shared"))

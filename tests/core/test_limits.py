@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Device options: their text form, their ranges, and the words for what is wrong."""
 
 from dataclasses import asdict, fields
@@ -5,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from softverbs.core import limits
-from softverbs.core.errors import PyverbsUserError
-from softverbs.core.limits import Options
+from softverbs.core.base import limits
+from softverbs.core.base.errors import PyverbsUserError
+from softverbs.core.base.limits import Options
 
 
 def test_the_text_form_gives_what_the_names_give() -> None:

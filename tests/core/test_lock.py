@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The lock of the compiled build, in both builds: who has it, who waits, who gets it next. Real threads, handshakes."""
 
 import sys
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from softverbs.core.lock import Lock
+from softverbs.core.base.lock import Lock
 
 SOON = 30  # s: a test that waits so long has failed
 
@@ -148,7 +149,7 @@ def test_after_a_fork_nobody_has_it() -> None:
 
 def test_many_threads_exclude_each_other(core_is_compiled: bool) -> None:
     if not core_is_compiled:
-        pytest.skip("uncompiled, the device uses threading.RLock: see core/lock.py")
+        pytest.skip("uncompiled, the device uses threading.RLock: see core/base/lock.py")
     lock = make(lambda: time.sleep(0))
     inside: list[int] = []
     total = 0

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """One fault, anywhere: every frame of every kind of message is lost, repeated, put off or damaged once.
 
 Whatever happens to a single frame, the message arrives once, the memory is right byte for byte, every counter has
@@ -32,7 +33,7 @@ from tests.netsim.pair import (
 )
 from tests.netsim.sim import MS
 
-from softverbs.core.wr import SGE
+from softverbs.core.queues.wr import SGE
 
 DATA = bytes(range(251)) * 40
 FROM, TO = 0x1000, 0x8000  # where it is taken from, and where it goes

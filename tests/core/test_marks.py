@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Marks: how a program tells the device which of its queues it has posted to.
 
 The program stores a tail, then the marks; the device clears a mark, then looks at what is below it. Every order in
@@ -16,12 +17,12 @@ from tests.netsim.sim import CAP, ERR, RTS, Node, Sim, connect, move
 from tests.netsim.sim import US as MICROSECOND
 from tests.program import RECEIVE, Completions, Program, Work
 
-from softverbs.core import marks as marks_module
-from softverbs.core.errors import PyverbsRDMAError
-from softverbs.core.marks import VALUES as MARKS
-from softverbs.core.marks import Marks
-from softverbs.core.qp import QueuePair
-from softverbs.core.wr import SGE, SendWR
+from softverbs.core.base.errors import PyverbsRDMAError
+from softverbs.core.queues import marks as marks_module
+from softverbs.core.queues.marks import VALUES as MARKS
+from softverbs.core.queues.marks import Marks
+from softverbs.core.queues.wr import SGE, SendWR
+from softverbs.core.transport.qp import QueuePair
 
 LINE = MARKS["LINE"]
 IS_COMPILED = not marks_module.__file__.endswith(".py")

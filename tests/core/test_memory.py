@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Raw memory against struct, zlib and slices of a bytearray."""
 
 import random
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from softverbs.core import memory
+from softverbs.core.memory import raw as memory
 
 WIDTHS = {8: "B", 16: "H", 32: "I", 64: "Q"}
 EDGES = (0, 1, 0x7F, 0x80, 0xFF)

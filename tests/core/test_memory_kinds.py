@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Entries of the table of keys that are not plain memory: null, checked, device memory, windows, changed regions."""
 
 import errno
@@ -7,10 +8,10 @@ from typing import Any
 import pytest
 from tests.netsim.sim import ALL, LOCAL_WRITE, MW_BIND, REMOTE_READ, REMOTE_WRITE, Node, Sim
 
-from softverbs.core.device_memory import DeviceMemory
-from softverbs.core.errors import PyverbsRDMAError
-from softverbs.core.limits import Options
-from softverbs.core.regions import VALUES, rights_text
+from softverbs.core.base.errors import PyverbsRDMAError
+from softverbs.core.base.limits import Options
+from softverbs.core.memory.device_memory import DeviceMemory
+from softverbs.core.memory.regions import VALUES, rights_text
 
 ON_DEMAND, ZERO_BASED, FLUSH_GLOBAL, FLUSH_PERSISTENT = 64, 32, 256, 512
 CHECKED, LONGEST, EVERYTHING = VALUES["CHECKED"], VALUES["LONGEST"], VALUES["EVERYTHING"]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A random walk over regions and windows, held against a model of a few lines: who may touch which byte.
 
 The model keeps, for each live key, the domain, the range, the rights and the queue pair; nothing of the table's
@@ -11,9 +12,9 @@ from typing import Any
 import pytest
 from tests.netsim.sim import LOCAL_WRITE, MW_BIND, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE, Node, Sim
 
-from softverbs.core.errors import PyverbsRDMAError
-from softverbs.core.limits import Options
-from softverbs.core.regions import VALUES
+from softverbs.core.base.errors import PyverbsRDMAError
+from softverbs.core.base.limits import Options
+from softverbs.core.memory.regions import VALUES
 
 ON_DEMAND, ZERO_BASED = 64, 32
 RIGHTS = (0, LOCAL_WRITE, REMOTE_WRITE, REMOTE_READ, REMOTE_ATOMIC)

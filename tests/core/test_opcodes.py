@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The opcode table against scapy's, against its own rules, and against packets of Linux rxe."""
 
 from pathlib import Path
@@ -6,7 +7,8 @@ import pytest
 from scapy.contrib import roce
 from scapy.utils import RawPcapReader
 
-from softverbs.core import headers, memory, opcodes
+from softverbs.core.memory import raw as memory
+from softverbs.core.wire import headers, opcodes
 
 GOLDEN = Path(__file__).parents[1] / "data" / "golden.pcap"
 OF = opcodes.NAMES

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The port: which frames it believes, when it wants to be called, where it can send to, whom it wakes."""
 
 import errno
@@ -10,17 +11,17 @@ from tests.netsim import frames
 from tests.netsim.pair import REM_ACCESS_ERR, SUCCESS, WR_WRITE, Pair
 from tests.netsim.sim import ERR, RESET, RTS, SECOND, TIMEOUT_NS, Sim, connect, move
 
-from softverbs.core.address import AddressVector
-from softverbs.core.completion import CompletionQueue
-from softverbs.core.counters import CompCntr
-from softverbs.core.errors import PyverbsRDMAError
-from softverbs.core.limits import Options
-from softverbs.core.lock import Lock
-from softverbs.core.memory import Block
-from softverbs.core.port import Port, largest_mtu
-from softverbs.core.qp import QueuePair
-from softverbs.core.regions import ProtectionDomain
-from softverbs.core.wr import SGE, SendWR
+from softverbs.core.base.errors import PyverbsRDMAError
+from softverbs.core.base.limits import Options
+from softverbs.core.base.lock import Lock
+from softverbs.core.engine.port import Port, largest_mtu
+from softverbs.core.memory.raw import Block
+from softverbs.core.memory.regions import ProtectionDomain
+from softverbs.core.queues.completion import CompletionQueue
+from softverbs.core.queues.counters import CompCntr
+from softverbs.core.queues.wr import SGE, SendWR
+from softverbs.core.transport.address import AddressVector
+from softverbs.core.transport.qp import QueuePair
 from softverbs.links.inproc import Network
 
 WRITE_BODY = frames.put_reth(0x10000, 0, 0)

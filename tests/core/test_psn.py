@@ -1,10 +1,11 @@
+# SPDX-License-Identifier: MIT
 """PSN arithmetic against a model that counts without a modulus."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from softverbs.core import psn
+from softverbs.core.wire import psn
 
 SPACE = 1 << 24
 HALF = 1 << 23

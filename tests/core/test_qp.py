@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The queue pair without the Python face: what creation, posting and changes of state refuse; what a state ignores."""
 
 import errno
@@ -22,12 +23,13 @@ from tests.netsim.pair import (
 )
 from tests.netsim.sim import CAP, ERR, INIT, PATH, QPT_RC, RESET, RTR, RTS, SECOND, SQD, Sim, connect, move
 
-from softverbs.core.address import AddressVector
-from softverbs.core.errors import PyverbsRDMAError
-from softverbs.core.limits import Options
-from softverbs.core.operations import operation_name
-from softverbs.core.qp import QueuePair
-from softverbs.core.qp_states import (
+from softverbs.core.base.errors import PyverbsRDMAError
+from softverbs.core.base.limits import Options
+from softverbs.core.queues.operations import operation_name
+from softverbs.core.queues.wr import SGE
+from softverbs.core.transport.address import AddressVector
+from softverbs.core.transport.qp import QueuePair
+from softverbs.core.transport.qp_states import (
     ALT_PATH,
     AV,
     CUR_STATE,
@@ -39,7 +41,6 @@ from softverbs.core.qp_states import (
     RQ_PSN,
     STATE,
 )
-from softverbs.core.wr import SGE
 
 
 def refused(code: int, words: str, act: Any, *args: Any) -> None:

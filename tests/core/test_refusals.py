@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What a responder refuses: every check of a request, and packets that no requester of ours would send."""
 
 import ctypes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Protection domains and the table of keys: what ends when, how many there may be."""
 
 import errno
@@ -5,8 +6,8 @@ import errno
 import pytest
 from tests.netsim.sim import ALL, Node, Sim
 
-from softverbs.core.errors import PyverbsRDMAError
-from softverbs.core.limits import Options
+from softverbs.core.base.errors import PyverbsRDMAError
+from softverbs.core.base.limits import Options
 
 
 def refused(code: int, words: str, act: object, *args: object) -> None:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The requester, over two ports and a wire that does what the test says: what is sent when, and what ends how."""
 
 import re
@@ -22,12 +23,12 @@ from tests.netsim.pair import (
 )
 from tests.netsim.sim import ERR, MS, RNR_NS, RTS, SECOND, TIMEOUT_NS, US
 
-from softverbs.core.limits import Options
+from softverbs.core.base.limits import Options
 
 EVENT_SQ_DRAINED = 5
 DATA = bytes(range(256)) * 32
 REQUESTS = tuple(code for code in range(0x18) if code not in frames.ANSWERS)
-RNR_LONGEST = 40_000_000  # ns, core/requester.py
+RNR_LONGEST = 40_000_000  # ns, core/transport/requester.py
 
 
 def silence(_: bytes) -> list[bytes]:

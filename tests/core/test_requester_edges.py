@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The requester at its edges: an arena that is full, answers that come in an odd order, timers of others."""
 
 import pytest
@@ -5,7 +6,7 @@ from tests.netsim import frames
 from tests.netsim.pair import RETRY_EXC_ERR, SUCCESS, WR_READ, WR_SEND, WR_WRITE, Pair, dropping
 from tests.netsim.sim import MS, TIMEOUT_NS, connect
 
-from softverbs.core.limits import Options
+from softverbs.core.base.limits import Options
 
 PACKETS_OF_ARENA = 512 * 1024 // (1024 + 12 + 4)
 

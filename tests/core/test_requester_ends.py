@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The requester, over two ports: how work requests end, in which order, and what may hold them up."""
 
 import pytest
@@ -28,9 +29,9 @@ from tests.netsim.pair import (
 )
 from tests.netsim.sim import ERR, LOCAL_WRITE, MS, REMOTE_READ, RTS, SQD, move
 
-from softverbs.core.errors import PyverbsRDMAError
-from softverbs.core.limits import Options
-from softverbs.core.wr import SGE
+from softverbs.core.base.errors import PyverbsRDMAError
+from softverbs.core.base.limits import Options
+from softverbs.core.queues.wr import SGE
 
 EVENT_SQ_DRAINED = 5
 DATA = bytes(range(256)) * 32

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """READs of a peer that answers each request in full, one after the other, as Soft-RoCE does: answers come late."""
 
 from collections.abc import Iterator

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The responder, over two ports and a wire that does what the test says: what is placed, answered, refused, counted."""
 
 import pytest
@@ -41,9 +42,9 @@ from tests.netsim.sim import (
 )
 from tests.netsim.sim import REMOTE_READ as CAN_READ
 
-from softverbs.core.address import AddressVector
-from softverbs.core.limits import Options
-from softverbs.core.wr import SGE, RecvWR, SendWR
+from softverbs.core.base.limits import Options
+from softverbs.core.queues.wr import SGE, RecvWR, SendWR
+from softverbs.core.transport.address import AddressVector
 
 QP_FATAL, QP_REQ_ERR, QP_ACCESS_ERR, COMM_EST = 1, 2, 3, 4
 RECV_OP, RECV_IMM_OP = 128, 129

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The responder at its edges: answers that find the arena full, memory that goes away, the pace of READ responses."""
 
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from tests.netsim.pair import (
 )
 from tests.netsim.sim import ERR, SECOND, connect
 
-from softverbs.core.limits import Options
+from softverbs.core.base.limits import Options
 
 BURSTS = 512  # that an arena holds, of any length
 CAP = (1024, 16, 1, 1, 0)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Rings in memory that a program shares with the device: posting, polling, and programs that break the rules."""
 
 import errno
@@ -53,11 +54,11 @@ from tests.netsim.sim import (
 )
 from tests.program import HEADER, INLINE, RECEIVE, SEND, Completions, Work, program_of
 
-from softverbs.core.completion import CompletionQueue
-from softverbs.core.errors import PyverbsRDMAError
-from softverbs.core.memory import load32, load64
-from softverbs.core.rings import VALUES
-from softverbs.core.srq import SharedReceiveQueue
+from softverbs.core.base.errors import PyverbsRDMAError
+from softverbs.core.memory.raw import load32, load64
+from softverbs.core.queues.completion import CompletionQueue
+from softverbs.core.queues.rings import VALUES
+from softverbs.core.queues.srq import SharedReceiveQueue
 
 CAP = (4, 4, 2, 2, 64)
 DATA = bytes(range(1, 251)) * 64

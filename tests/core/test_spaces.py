@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Memory of other processes: every operation on it, and what happens where it is gone."""
 
 import errno
@@ -30,10 +31,10 @@ from tests.netsim.pair import (
 )
 from tests.netsim.sim import ALL, ERR, LOCAL_WRITE, MW_BIND, QPT_RC, QPT_UC, QPT_UD, QPT_XRC_SEND, Sim
 
-from softverbs.core import spaces
-from softverbs.core.errors import PyverbsRDMAError
-from softverbs.core.memory import Block, view
-from softverbs.core.regions import VALUES
+from softverbs.core.base.errors import PyverbsRDMAError
+from softverbs.core.memory import spaces
+from softverbs.core.memory.raw import Block, view
+from softverbs.core.memory.regions import VALUES
 
 SIZE = 32 * PAGE
 DATA = bytes(range(1, 251)) * 64

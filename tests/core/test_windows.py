@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Memory windows of type 2 through the data path: bound by a work request, opened to a peer, closed again."""
 
 from types import SimpleNamespace

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Work requests and completions as objects: what they keep, what they refuse, how they print."""
 
 import ctypes
@@ -6,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from softverbs.core.errors import PyverbsUserError
-from softverbs.core.wr import SGE, WC, RecvWR, SendWR
+from softverbs.core.base.errors import PyverbsUserError
+from softverbs.core.queues.wr import SGE, WC, RecvWR, SendWR
 
 U32, U64 = 2**32 - 1, 2**64 - 1
 

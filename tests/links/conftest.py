@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What the tests of links share: a sink that writes down what it gets, and pairs of links."""
 
 import ctypes

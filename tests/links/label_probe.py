@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Run by test_wire_attributes.py in a network namespace of its own: a flow label that somebody has for himself alone.
 
 Prints [label, frames sent so far, frames dropped so far] after a frame with each label, as JSON.

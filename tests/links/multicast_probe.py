@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Run by test_multicast.py in a network namespace of its own: groups over a veth pair, and IPv6 groups on lo.
 
 The other end of the pair is a child in another namespace, told what to do line by line. Prints what was seen, as JSON.

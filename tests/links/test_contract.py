@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What every link must do: links/base.py. Runs over each link, and over links around links."""
 
 import errno

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Faults: the same from the same seed, as often as asked, and nothing lost but what was to be."""
 
 import random

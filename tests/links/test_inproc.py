@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The switch in one process."""
 
 import errno

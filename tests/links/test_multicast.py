@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Groups: every link that can, in one process and between processes, on loopback and over a veth pair."""
 
 import errno

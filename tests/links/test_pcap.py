@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Capture files, read back by others."""
 
 import os

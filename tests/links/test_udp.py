@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """UDP links, on loopback: what a socket may do to them."""
 
 import ctypes

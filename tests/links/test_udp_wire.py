@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What UDP links put on the wire, captured on a veth pair and on lo, in a namespace.
 
 This is the proof of what links/udp.py says of the IPv4 identification, which the ICRC covers: a single datagram has 0,

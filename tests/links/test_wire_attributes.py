@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What a route says reaches the wire: traffic class (DSCP and ECN), hop limit, flow label, source port.
 
 A plain socket receives, and the kernel tells what was in the IP header: IP_RECVTOS and IP_RECVTTL of ip(7);

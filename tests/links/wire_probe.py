@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Run by test_udp_wire.py in a network namespace of its own: sends over a device, and prints what was on the wire.
 
 Its argument is "veth" or "lo". Prints a JSON list of what was captured, one dictionary a packet.

@@ -1,12 +1,13 @@
+# SPDX-License-Identifier: MIT
 """Frames from outside: read, made and changed in plain Python, without the core's own readers."""
 
 import struct
 import sys
 from typing import NamedTuple
 
-from softverbs.core import opcodes
-from softverbs.core.icrc import IcrcPath
-from softverbs.core.memory import Block, view
+from softverbs.core.memory.raw import Block, view
+from softverbs.core.wire import opcodes
+from softverbs.core.wire.icrc import IcrcPath
 
 OPCODES = opcodes.NAMES
 SEND_FIRST, SEND_MIDDLE, SEND_LAST = (OPCODES[f"RC_SEND_{part}"] for part in ("FIRST", "MIDDLE", "LAST"))

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Queue pairs of any type, each on a device of its own, with memory, a completion queue and six counters."""
 
 import ctypes
@@ -21,11 +22,11 @@ from tests.netsim.sim import (
     connect,
 )
 
-from softverbs.core.completion import CompletionQueue
-from softverbs.core.limits import Options
-from softverbs.core.regions import ProtectionDomain
-from softverbs.core.srq import SharedReceiveQueue, XrcDomain
-from softverbs.core.wr import SGE, WC, RecvWR, SendWR
+from softverbs.core.base.limits import Options
+from softverbs.core.memory.regions import ProtectionDomain
+from softverbs.core.queues.completion import CompletionQueue
+from softverbs.core.queues.srq import SharedReceiveQueue, XrcDomain
+from softverbs.core.queues.wr import SGE, WC, RecvWR, SendWR
 
 SEND, RECV, READ, REMOTE_READ, WRITE, REMOTE_WRITE = OPS = tuple(1 << bit for bit in range(6))
 OP_NAMES = dict(zip(OPS, ("SEND", "RECV", "READ", "REMOTE_READ", "WRITE", "REMOTE_WRITE"), strict=True))

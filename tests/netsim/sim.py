@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A world of devices in one process and in virtual time.
 
 Every device sits on the same in-process network behind a faulty link. Nothing happens but in ``Sim.step``: each device
@@ -12,12 +13,14 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from softverbs.core.address import AddressHandle, AddressVector
-from softverbs.core.completion import CompChannel, CompletionQueue
-from softverbs.core.counters import CompCntr
-from softverbs.core.limits import Options
-from softverbs.core.qp import QueuePair
-from softverbs.core.qp_states import (
+from softverbs.core.base.limits import Options
+from softverbs.core.memory.regions import MemoryRegion, ProtectionDomain
+from softverbs.core.queues.completion import CompChannel, CompletionQueue
+from softverbs.core.queues.counters import CompCntr
+from softverbs.core.queues.srq import SharedReceiveQueue, XrcDomain
+from softverbs.core.transport.address import AddressHandle, AddressVector
+from softverbs.core.transport.qp import QueuePair
+from softverbs.core.transport.qp_states import (
     ACCESS_FLAGS,
     AV,
     DEST_QPN,
@@ -35,8 +38,6 @@ from softverbs.core.qp_states import (
     STATE,
     TIMEOUT,
 )
-from softverbs.core.regions import MemoryRegion, ProtectionDomain
-from softverbs.core.srq import SharedReceiveQueue, XrcDomain
 from softverbs.device import Device
 from softverbs.links import base
 from softverbs.links.faults import FaultLink

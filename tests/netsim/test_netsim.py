@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The simulator itself: time, order, and that it sees what it is there to see."""
 
 import pytest

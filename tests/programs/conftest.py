@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Which programs run on the uncompiled core."""
 
 import os

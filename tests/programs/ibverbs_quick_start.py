@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The quick start of the README of PyPI's package ``ibverbs``, between two processes; run by test_python_programs.py.
 
     python ibverbs_quick_start.py NAME DESCRIPTOR    one side; the descriptor is a socket to the other

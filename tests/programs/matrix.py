@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Runs every program of perftest with every transport and option that it has, and prints a table.
 
     python -m tests.programs.matrix [-k WORDS] [--apart] [--repeat N]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """perftest's programs with their options: what may be combined, how a run is judged, and what figures it gave."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Runs unmodified programs on devices of ``softverbs serve``: where they are, and how two of them are started.
 
 The programs are taken from the system where they are installed, else fetched into .cache/programs (tools/programs.py).

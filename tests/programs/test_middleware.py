@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """UCX and libfabric of Debian on the device, unmodified: as far as they go, which docs/run.md says in words."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Unmodified programs of Debian on the device: ibverbs-utils and perftest, as they are in its packages.
 
 All that perftest can do is ``make programs`` (tests/programs/matrix.py); here is each program, each transport and each

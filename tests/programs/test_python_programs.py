@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Unmodified Python programs on the C driver: Debian's pyverbs with rdma-core's tests, and PyPI's package ``ibverbs``.
 
 Both are fetched into .cache, once; nothing is installed. What cannot be had here is skipped, and the reason is shown.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Unmodified qperf of Debian: its RC tests, by the connection manager, between two processes.
 
 qperf without ``-cm1`` addresses its peer by LID, as in an InfiniBand subnet: that

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Unmodified programs that use the connection manager, on our librdmacm: rdmacm-utils, perftest -R, libfabric.
 
 They are Debian's, as in test_programs.py.

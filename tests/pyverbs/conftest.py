@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A device in this process, without a thread, and what tests of the Python face need on it."""
 
 from collections.abc import Callable, Iterator

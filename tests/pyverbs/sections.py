@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Extended QPs that are connected, and their critical sections: what the tests of QPEx stand on."""
 
 from tests.pyverbs.world import CAP, REMOTE, SIGNALED, Side, World

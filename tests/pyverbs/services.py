@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What tests of datagrams, unreliable connections, shared receive queues and XRC need on a world's two sides."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Interrupts at every place of a call: an exception out of a signal's handler, at the nth instruction, for every n.
 
 A real signal comes at few of the instructions of a call: where the interpreter looks (at calls, at the start of

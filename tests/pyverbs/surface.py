@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What pyverbs of rdma-core 65 has, as far as it is here: classes, constructors, attributes, methods."""
 
 #: module: class: (constructor as pyverbs has it; "..." where ours takes more, attributes and methods)

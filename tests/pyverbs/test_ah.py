@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Address handles: from attributes, and from a datagram that has come (ibv_create_ah(3), ibv_create_ah_from_wc(3))."""
 
 import errno

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Bad input: wrong types, closed objects, closing in any order, buffers that would vanish, fork: nothing crashes."""
 
 import array

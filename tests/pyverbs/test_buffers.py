@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Memory regions over any buffer: where the bytes are, and that they stay there."""
 
 import array

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Completion channels and asynchronous events: descriptors, waiting, acknowledging."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Objects of every type of QP, in use, closed or collected in any order: nothing crashes, nothing is left behind."""
 
 import gc

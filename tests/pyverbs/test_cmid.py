@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """CMIDs of two devices in one process, in virtual time: what each call does, and which events it brings."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """CMIDs of requests: what becomes of them when the listener is closed or moves to another channel."""
 
 from tests.pyverbs.test_cmid import PORT, Side, Two, init_attr, sides, two

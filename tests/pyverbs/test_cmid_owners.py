@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What a CMID owns and borrows: whose protection domain, what is left of what failed, and who holds the lock."""
 
 import errno

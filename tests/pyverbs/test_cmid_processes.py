@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """CMIDs of two processes of one host, each with a device of its own: both say 127.0.0.1."""
 
 import errno

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Attaching counters to queue pairs: when, what, how many, and what becomes of it."""
 
 import errno

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What completion counters count: which operations, when, in which unit, and what of failures."""
 
 from typing import Any

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Completion counters as objects: creation, values, limits, destruction, memory of the application."""
 
 import ctypes

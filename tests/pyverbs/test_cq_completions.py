@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What completion queues hold: fields, order, batches, overruns, flushed requests, queue pairs that go."""
 
 import errno

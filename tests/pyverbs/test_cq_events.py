@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Completion events: arming, solicited only, reading them, descriptors."""
 
 import errno

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """CQ moderation, ibv_modify_cq(3): one event for so many completions, or after so long."""
 
 import errno

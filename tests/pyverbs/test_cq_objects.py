@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Completion queues as objects: size, vector, flags, resizing, destruction, channels."""
 
 import errno

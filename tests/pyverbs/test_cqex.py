@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Extended completion queues: start_poll, poll_next, end_poll, and what can be read."""
 
 import errno

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Extended CQs: every field that can be read, both kinds of timestamps, parent domains, statistics."""
 
 import errno

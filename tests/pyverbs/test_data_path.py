@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The reliable connection: every operation, its data, its completions, order."""
 
 import errno

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Every access check of the reliable connection: the status that the specification gives, and the reason in words."""
 
 import logging

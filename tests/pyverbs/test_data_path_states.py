@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The state table of a reliable queue pair: which steps there are, what each needs, what may be done where."""
 
 import errno

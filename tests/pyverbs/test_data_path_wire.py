@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The reliable connection on a bad wire: lost packets, timers, retries, peers that are not there; draining; sockets."""
 
 import random

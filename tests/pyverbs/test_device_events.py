@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Asynchronous events: of queues, of the port, of the device; who gets them, and what comes after the last one."""
 
 import errno

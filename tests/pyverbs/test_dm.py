@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Device memory: copied to and from, registered, reached by peers, and limited (ibv_alloc_dm(3))."""
 
 import errno

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Beyond the standard: waiting on counters, descriptors, pairs, asyncio, device options for tests; in virtual time."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """fork: the child gets a clear error from everything, and can open a device of its own; the parent goes on."""
 
 import errno

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """fork while another thread is in the middle of something: the child does not wait for a thread that it has not."""
 
 import errno

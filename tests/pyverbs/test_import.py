@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Contexts, protection domains, regions and device memory under a second name (ibv_import_device(3) and its kin)."""
 
 import errno

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """An exception out of a signal's handler, at any moment of any call: nothing is held, leaked or lost.
 
 SOFTVERBS_STORM is how many interrupts there are altogether; by default a few for each call. SOFTVERBS_STORM_SEED is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Multicast: what is sent to a group reaches every QP that is attached to it (ibv_attach_mcast(3), IBA 10.5)."""
 
 import errno

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Bad input for what has to do with memory: whatever is passed, a refusal in words, and nothing is left behind."""
 
 import inspect

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The other ways to register: extended, over a Buf, over what this device has not (ibv_reg_mr(3))."""
 
 import errno

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Null regions: zeros are read from them, and what is written to them is discarded (ibv_alloc_null_mr(3))."""
 
 import errno
@@ -7,7 +8,7 @@ import pytest
 from tests.pyverbs.world import World, pattern, refused
 
 from softverbs import verbs
-from softverbs.core import regions
+from softverbs.core.memory import regions
 from softverbs.pyverbs import _buffers
 from softverbs.pyverbs import libibverbs_enums as e
 from softverbs.pyverbs.mr import NullMR

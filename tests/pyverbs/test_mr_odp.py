@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """On-demand memory: it may come and go, one region may be all of it, and advice pages it in (ibv_advise_mr(3))."""
 
 import errno

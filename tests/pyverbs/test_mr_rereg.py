@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Memory regions that are changed in place (ibv_rereg_mr(3)): what changes, what stays, and what a failure leaves."""
 
 import ctypes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Memory windows of both types, bound and closed by work, seen from the peer (ibv_alloc_mw(3), ibv_bind_mw(3))."""
 
 import errno

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The life of objects: closing in any order, twice, by garbage collection; closed objects; what is in use."""
 
 import errno

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Parent domains: a protection domain with allocators for its queues, a thread domain, or both
 (ibv_alloc_parent_domain(3), ibv_alloc_td(3)).
 """

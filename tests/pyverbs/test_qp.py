@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Queue pairs through the Python face: states, attributes, posting lists, what is refused."""
 
 import errno

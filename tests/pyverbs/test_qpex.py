@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The extended API for sends: each operation, each kind of data, each type of QP, and who may be in a section."""
 
 import errno

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The extended API for sends: a section is posted whole or not at all, and what is wrong with it is told at its end."""
 
 import errno

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What a device reports about itself is what it does."""
 
 import errno
@@ -9,7 +10,7 @@ import pytest
 from tests.pyverbs.world import World, refused
 
 from softverbs import verbs
-from softverbs.core import limits
+from softverbs.core.base import limits
 from softverbs.pyverbs import libibverbs_enums as e
 from softverbs.pyverbs.addr import AH, AHAttr, GlobalRoute
 from softverbs.pyverbs.cq import CQ

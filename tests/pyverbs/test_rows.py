@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Each row of the contract has a test that names it, and each test that names a row names one that exists."""
 
 import ast

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The small modules of pyverbs: memory, fork, constants of the connection manager, and what is only refused."""
 
 import ctypes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Shared receive queues (ibv_create_srq(3), ibv_modify_srq(3), ibv_post_srq_recv(3); IBA 10.2.9)."""
 
 import errno
@@ -9,7 +10,7 @@ from tests.pyverbs.services import Group, make, srq, stock
 from tests.pyverbs.world import RECV, World, fill, pattern, refused, set_state, values
 
 from softverbs import verbs
-from softverbs.core.memory import Block
+from softverbs.core.memory.raw import Block
 from softverbs.pyverbs import libibverbs_enums as e
 from softverbs.pyverbs.pd import PD, ParentDomain, ParentDomainContext, ParentDomainInitAttr
 from softverbs.pyverbs.pyverbs_error import PyverbsError

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Shared receive queues as objects: sizes, who uses them, how they end, what is refused (ibv_create_srq(3))."""
 
 import ctypes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The static rate of an address vector: packets leave no faster, over any stretch longer than a millisecond."""
 
 import errno
@@ -7,8 +8,8 @@ import pytest
 from tests.pyverbs.services import ah_attr, datagram, make, ud
 from tests.pyverbs.world import MS, World, refused
 
-from softverbs.core.address import RATES, AddressVector, pace_of
-from softverbs.core.errors import PyverbsRDMAError
+from softverbs.core.base.errors import PyverbsRDMAError
+from softverbs.core.transport.address import RATES, AddressVector, pace_of
 from softverbs.pyverbs import libibverbs_enums as e
 from softverbs.pyverbs.addr import AH
 from softverbs.pyverbs.qp import QP

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Many threads make, use and close objects of one device at once."""
 
 import threading

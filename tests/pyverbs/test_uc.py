@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Unreliable connections: as reliable ones where nothing is lost, silent where something is (IBA 9.8.2)."""
 
 import errno

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Unreliable datagrams: what arrives, how, and what does not (IBA 9.8.3; ibv_post_send(3), ibv_post_recv(3))."""
 
 import errno

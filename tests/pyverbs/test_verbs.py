@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The manual pages' functions: an object or None, 0 or the value of errno, results through ctypes."""
 
 import ctypes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The functions of the manual pages: their arguments, and how they say yes and no.
 
 What makes an object returns it, or None with errno set; the others return 0, or the value of errno.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The functions of the manual pages about memory: arguments, convention, and that they do what the objects do."""
 
 import ctypes

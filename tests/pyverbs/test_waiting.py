@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Extensions for counters: wait, wait for any, a descriptor at a threshold, await; both values of one moment."""
 
 import asyncio

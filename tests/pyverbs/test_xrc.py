@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """XRC: one connection reaches any receive queue of a process (IBA annex A14; ibv_open_xrcd(3), ibv_open_qp(3))."""
 
 import errno

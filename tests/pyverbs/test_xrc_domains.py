@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """XRC domains, and target QPs that several open (ibv_open_xrcd(3), ibv_open_qp(3))."""
 
 import ctypes

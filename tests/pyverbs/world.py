@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Two sides of a reliable connection in one process, in virtual time: what the tests of the contract stand on.
 
 ``World("network")`` has two devices on one in-process network, ``World("loopback")`` both sides on one device, and

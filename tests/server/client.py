@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A client of the server in Python: what the C driver does, plainly. The protocol's tables are the server's own."""
 
 import ctypes
@@ -11,8 +12,8 @@ from typing import Any
 from tests import words
 from tests.guard import Guard
 
-from softverbs.core.memory import barrier
-from softverbs.core.rings import VALUES
+from softverbs.core.memory.raw import barrier
+from softverbs.core.queues.rings import VALUES
 from softverbs.server import abi
 from softverbs.server._layout import CONTROL
 from softverbs.server.session import CREDENTIALS
@@ -159,7 +160,7 @@ class Client(Connection):
             os.eventfd_write(self.doorbell, 1)
 
     def mark(self, number: int) -> None:
-        """Says which queue something was posted to (core/marks.py)."""
+        """Says which queue something was posted to (core/queues/marks.py)."""
         assert self.control is not None
         line, marks = CONTROL["MARK_LINE"], CONTROL["CONTROL_MARKS"]
         self.control.map[marks + number] = 1

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A server in a thread of the test, and one in a process of its own."""
 
 import threading

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What a hostile program sends: commands at random, with handles that exist or not, and rings full of nonsense."""
 
 import ctypes
@@ -24,7 +25,7 @@ from tests.server.client import (
     Srq,
 )
 
-from softverbs.core.rings import VALUES
+from softverbs.core.queues.rings import VALUES
 from softverbs.server import abi
 from softverbs.server._layout import CONTROL
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A program in a process of its own that works with a device: ``python -m tests.server.program PATH SECONDS``.
 
 It connects to its parent's side through its standard input and output: a line with its GID, the number of its QP, its

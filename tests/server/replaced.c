@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 /* Programs that take the place of others by execve(2).
  *
  * replaced ADDRESS: has memory at ADDRESS that nobody gave to a device. Says who it is, waits for a line, and says what has

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The protocol's tables, and the header that is made of them."""
 
 from pathlib import Path

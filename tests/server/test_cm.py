@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Commands of the connection manager: what librdmacm's half of the driver asks for, and what it is refused."""
 
 import errno
@@ -13,7 +14,7 @@ from tests.server.conftest import Served
 
 from softverbs.cm.events import Kind
 from softverbs.cm.service import service_of
-from softverbs.core.limits import MAX_RD_ATOMIC
+from softverbs.core.base.limits import MAX_RD_ATOMIC
 from softverbs.device import Device
 from softverbs.server import _cm_commands
 from softverbs.server.server import Server

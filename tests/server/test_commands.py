@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Commands, one connection: what each does and refuses, and that nothing is left."""
 
 import errno

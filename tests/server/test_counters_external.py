@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Counters in the memory of programs: addresses that are none, memory that goes, programs that end."""
 
 import ctypes

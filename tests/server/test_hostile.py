@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Hostile programs: the device survives, its other programs do not notice, and nothing is left."""
 
 import errno
@@ -15,7 +16,7 @@ from tests.server.client import Client, Connection, Cq, Gone, Refused, Side, pai
 from tests.server.conftest import Served
 from tests.server.hostile import Hostile
 
-from softverbs.core.rings import VALUES
+from softverbs.core.queues.rings import VALUES
 from softverbs.server import server
 
 

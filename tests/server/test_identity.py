@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A session is of one address space, one process and one user: who else has the number, or the socket, gets nothing."""
 
 import ctypes
@@ -21,9 +22,9 @@ from tests.guard import Guard
 from tests.server.client import FETCH_ADD, READ, WRITE, Client, Connection, Gone, Refused, Side
 from tests.server.conftest import Served
 
-from softverbs.core import spaces
-from softverbs.core.errors import PyverbsRDMAError
-from softverbs.core.memory import Block, view
+from softverbs.core.base.errors import PyverbsRDMAError
+from softverbs.core.memory import spaces
+from softverbs.core.memory.raw import Block, view
 from softverbs.device import Device
 from softverbs.server import abi
 from softverbs.server._memory import open_reader

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Work that must not grow with what is idle: queues, connections. It is counted, not timed."""
 
 import time

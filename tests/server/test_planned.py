@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Faults on demand in programs of other processes: what is asked about, what rules find, and that nothing is left."""
 
 import errno

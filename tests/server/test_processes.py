@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Programs in processes of their own: their memory is reached, and their death is tidied up."""
 
 import gc

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Unread events go with their object: a descriptor is readable exactly while there is an event to read."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Ports with several GIDs, of both IP versions: which one a frame leaves from, and which one it came to."""
 
 import ipaddress
@@ -7,8 +8,8 @@ import pytest
 from tests.netsim.pair import RETRY_EXC_ERR, SUCCESS, WR_SEND, WR_WRITE, End
 from tests.netsim.sim import CAP, QPT_RC, QPT_UC, QPT_UD, QPT_XRC_RECV, QPT_XRC_SEND, RTS, Sim, connect
 
-from softverbs.core.address import AddressVector
-from softverbs.core.errors import PyverbsRDMAError
+from softverbs.core.base.errors import PyverbsRDMAError
+from softverbs.core.transport.address import AddressVector
 
 OURS = ["10.0.0.5", "fd00::5", "10.0.0.6", "fd00::6"]
 THEIRS = ["10.0.0.7", "fd00::7", "10.0.0.8"]

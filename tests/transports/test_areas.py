@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Cases of google's rdma-unit-test that no other test of ours has (docs/rdma-unit-test.md)."""
 
 import errno
@@ -25,9 +26,9 @@ from tests.netsim.pair import (
 )
 from tests.netsim.sim import CAP, ERR, QPT_RC, QPT_UC, QPT_UD, RTS, Sim, connect, move
 
-from softverbs.core.errors import PyverbsRDMAError
-from softverbs.core.limits import Options
-from softverbs.core.wr import RecvWR, SendWR
+from softverbs.core.base.errors import PyverbsRDMAError
+from softverbs.core.base.limits import Options
+from softverbs.core.queues.wr import RecvWR, SendWR
 
 QP_REQ_ERR, QP_ACCESS_ERR = 2, 3
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Completion counters on every type of queue pair and every operation (semantics, section 1): a table in full."""
 
 from types import SimpleNamespace
@@ -44,8 +45,8 @@ from tests.netsim.sim import (
     move,
 )
 
-from softverbs.core.limits import Options
-from softverbs.core.wr import SGE, SendWR
+from softverbs.core.base.limits import Options
+from softverbs.core.queues.wr import SGE, SendWR
 
 COUNTS, BYTES = 0, 1
 #: Operation: (counter at the initiator, counters at the target); 0: nowhere.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Where two things meet: handles that come again, links that refuse, queues that overrun, memory that goes."""
 
 from random import Random
@@ -37,8 +38,8 @@ from tests.netsim.sim import (
     move,
 )
 
-from softverbs.core.errors import PyverbsRDMAError
-from softverbs.core.wr import SGE, RecvWR
+from softverbs.core.base.errors import PyverbsRDMAError
+from softverbs.core.queues.wr import SGE, RecvWR
 
 CQ_ERR, QP_FATAL, SRQ_LIMIT_REACHED = 0, 1, 15
 GRH = 40

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What ends while something is under way: a send queue that drains, an SRQ that goes, a link, memory that is short."""
 
 import contextlib
@@ -23,11 +24,11 @@ from tests.netsim.pair import (
 )
 from tests.netsim.sim import QPT_RC, QPT_UC, QPT_UD, QPT_XRC_SEND, RESET, RTS, SQD, Sim, connect, move
 
-from softverbs.core.address import AddressVector
-from softverbs.core.limits import Options
-from softverbs.core.memory import load16
-from softverbs.core.qp_states import ACCESS_FLAGS, AV, EN_SQD_ASYNC_NOTIFY, STATE
-from softverbs.core.wr import SGE, SendWR
+from softverbs.core.base.limits import Options
+from softverbs.core.memory.raw import load16
+from softverbs.core.queues.wr import SGE, SendWR
+from softverbs.core.transport.address import AddressVector
+from softverbs.core.transport.qp_states import ACCESS_FLAGS, AV, EN_SQD_ASYNC_NOTIFY, STATE
 
 SQ_DRAINED = 5
 INLINE, SIGNALED = 8, 2
@@ -35,7 +36,7 @@ XRC = 0xA0
 EXPLAIN = 0xC0
 GROUP = bytes(10) + b"\xff\xff\xef\1\1\1"
 LONG = 400_000
-SQ_NUM_SGE = 10  # offset in a slot of the send queue (core/rings.py)
+SQ_NUM_SGE = 10  # offset in a slot of the send queue (core/queues/rings.py)
 
 
 def drain(end: End) -> None:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """FLUSH and ATOMIC_WRITE (annex A19) on reliable connections."""
 
 import errno
@@ -27,8 +28,8 @@ from tests.netsim.pair import (
 )
 from tests.netsim.sim import ALL, LOCAL_WRITE, QPT_UC, QPT_UD, QPT_XRC_SEND, REMOTE, TIMEOUT_NS, Region
 
-from softverbs.core.errors import PyverbsRDMAError
-from softverbs.core.wr import SGE
+from softverbs.core.base.errors import PyverbsRDMAError
+from softverbs.core.queues.wr import SGE
 
 FLUSH, ATOMIC_WRITE = 0x1C, 0x1D
 GLOBAL, PERSISTENT = 1, 2  # placement types

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Multicast datagrams (IBA 10.5, ibv_attach_mcast(3)): every attached queue pair of every device gets one copy."""
 
 import errno
@@ -23,8 +24,8 @@ from tests.netsim.sim import (
     move,
 )
 
-from softverbs.core.address import AddressVector
-from softverbs.core.errors import PyverbsRDMAError
+from softverbs.core.base.errors import PyverbsRDMAError
+from softverbs.core.transport.address import AddressVector
 
 GRH = 40
 EVERYBODY = 0xFFFFFF

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Memory windows from end to end (IBA 10.6.7, ibv_alloc_mw(3), ibv_bind_mw(3)): bind, use, invalidate, bind anew."""
 
 from random import Random
@@ -48,7 +49,7 @@ from tests.netsim.sim import (
     connect,
 )
 
-from softverbs.core.wr import SGE, SendWR
+from softverbs.core.queues.wr import SGE, SendWR
 
 READS, WRITES = 4, 2
 ZERO_BASED = 32

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A reliable queue pair that is connected to itself: both halves of one connection fail together, in order."""
 
 from collections.abc import Iterator

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A port that is taken down and up (IBA 11.6.3.3): its events, and what becomes of the traffic of every type."""
 
 import pytest

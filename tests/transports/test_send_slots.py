@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """When a slot of a send queue is free: once a completion of its work request, or of a later one, has been polled."""
 
 import errno
@@ -17,10 +18,10 @@ from tests.netsim.pair import (
 )
 from tests.netsim.sim import ERR, QPT_RC, QPT_UC, QPT_UD, QPT_XRC_SEND, RESET, Sim, connect, move
 
-from softverbs.core.completion import CQ_IGNORE_OVERRUN, CompletionQueue
-from softverbs.core.errors import PyverbsRDMAError
-from softverbs.core.limits import Options
-from softverbs.core.wr import SGE
+from softverbs.core.base.errors import PyverbsRDMAError
+from softverbs.core.base.limits import Options
+from softverbs.core.queues.completion import CQ_IGNORE_OVERRUN, CompletionQueue
+from softverbs.core.queues.wr import SGE
 
 FOUR = (4, 64, 2, 2, 16)
 each_type = pytest.mark.parametrize("kind", [QPT_RC, QPT_UC, QPT_UD, QPT_XRC_SEND], ids=["RC", "UC", "UD", "XRC"])

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Shared receive queues (IBA 10.2.9, ibv_create_srq(3), ibv_modify_srq(3)) under several queue pairs at once."""
 
 import errno
@@ -42,9 +43,9 @@ from tests.netsim.sim import (
     move,
 )
 
-from softverbs.core.errors import PyverbsRDMAError
-from softverbs.core.srq import SharedReceiveQueue
-from softverbs.core.wr import SGE, WC, RecvWR
+from softverbs.core.base.errors import PyverbsRDMAError
+from softverbs.core.queues.srq import SharedReceiveQueue
+from softverbs.core.queues.wr import SGE, WC, RecvWR
 
 SRQ_LIMIT_REACHED, LAST_WQE_REACHED, QP_FATAL = 15, 16, 1
 SLOT = 4096  # bytes between receives
@@ -517,7 +518,7 @@ def test_in_use_it_cannot_be_destroyed() -> None:
 
 
 def test_there_are_so_many() -> None:
-    from softverbs.core.limits import Options
+    from softverbs.core.base.limits import Options
 
     with Sim() as sim:
         node = sim.node(options=Options(max_srq=3))

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Every change of state of every type of queue pair: what it needs, what it allows, what it refuses.
 
 The tables are written down here once more, from ibv_modify_qp(3) and IBA 11.2.5.2 (table 91), annex A14 for XRC.
@@ -47,10 +48,10 @@ from tests.netsim.sim import (
     move,
 )
 
-from softverbs.core.address import AddressVector
-from softverbs.core.errors import PyverbsRDMAError
-from softverbs.core.qp import QueuePair
-from softverbs.core.wr import SGE, RecvWR, SendWR
+from softverbs.core.base.errors import PyverbsRDMAError
+from softverbs.core.queues.wr import SGE, RecvWR, SendWR
+from softverbs.core.transport.address import AddressVector
+from softverbs.core.transport.qp import QueuePair
 
 #: enum ibv_qp_attr_mask: the attribute that each bit is for.
 BITS = {

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Unreliable connections on the wire (IBA 9.8.2): what is lost is lost whole, and nobody is told."""
 
 import ctypes
@@ -40,7 +41,7 @@ from tests.netsim.sim import (
     move,
 )
 
-from softverbs.core.wr import SGE, RecvWR, SendWR
+from softverbs.core.queues.wr import SGE, RecvWR, SendWR
 
 MTU = 256
 FIRST, MIDDLE, LAST, LAST_IMM, ONLY, ONLY_IMM = range(0x20, 0x26)

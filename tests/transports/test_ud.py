@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Datagrams on the wire (IBA 9.8.3, 10.2.5; annex A17.4.5.1 for the header that comes before them)."""
 
 import ipaddress
@@ -40,8 +41,8 @@ from tests.netsim.sim import (
     move,
 )
 
-from softverbs.core.completion import CompChannel
-from softverbs.core.wr import SGE, SendWR
+from softverbs.core.queues.completion import CompChannel
+from softverbs.core.queues.wr import SGE, SendWR
 
 GRH = 40
 HEADER_IPV6, HEADER_IPV4 = 1, 2  # in the completion's ``sl``

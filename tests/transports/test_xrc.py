@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Extended reliable connections (annex A14): each request names the shared receive queue that it is for."""
 
 import errno
@@ -48,10 +49,10 @@ from tests.netsim.sim import (
     move,
 )
 
-from softverbs.core.errors import PyverbsRDMAError
-from softverbs.core.qp import QueuePair
-from softverbs.core.srq import SharedReceiveQueue
-from softverbs.core.wr import SGE, RecvWR
+from softverbs.core.base.errors import PyverbsRDMAError
+from softverbs.core.queues.srq import SharedReceiveQueue
+from softverbs.core.queues.wr import SGE, RecvWR
+from softverbs.core.transport.qp import QueuePair
 
 XRC = 0xA0
 QP_REQ_ERR, QP_ACCESS_ERR, COMM_EST, LAST_WQE_REACHED, SRQ_LIMIT_REACHED = 2, 3, 4, 16, 15

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Replays walks: ``python -m tests.walk --seed 17 -v`` shows every frame and every completion of one."""
 
 import argparse

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A walk over the control verbs: objects of every kind are made, used, connected, broken and closed in any order.
 
 What stands on what is all the model knows: an object with users is busy, any other can be closed, at any time, in the
@@ -30,10 +31,10 @@ from tests.netsim.sim import (
 from tests.walk.model import WalkError, check
 from tests.walk.plan import Trace
 
-from softverbs.core.completion import CompChannel
-from softverbs.core.errors import PyverbsRDMAError
-from softverbs.core.qp import QueuePair
-from softverbs.core.wr import SGE, RecvWR, SendWR
+from softverbs.core.base.errors import PyverbsRDMAError
+from softverbs.core.queues.completion import CompChannel
+from softverbs.core.queues.wr import SGE, RecvWR, SendWR
+from softverbs.core.transport.qp import QueuePair
 
 KINDS = (QPT_RC, QPT_UC, QPT_UD, QPT_XRC_SEND, QPT_XRC_RECV)
 GROUPS = [bytes(10) + b"\xff\xff\xef\1\1" + bytes([number]) for number in range(3)]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What a mixed walk draws: requests, and what they will have done."""
 
 from collections import deque

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """One end of a connection in a walk: it posts, it checks each completion, and it knows what its memory should hold."""
 
 import errno
@@ -30,9 +31,9 @@ from tests.netsim.pair import (
 from tests.netsim.sim import ALL, RESET, Node
 from tests.walk.model import UNTOUCHED, Counts, Flow, Receive, Request, check, scatter
 
-from softverbs.core.completion import CompletionQueue
-from softverbs.core.errors import PyverbsRDMAError
-from softverbs.core.wr import SGE, WC, RecvWR, SendWR
+from softverbs.core.base.errors import PyverbsRDMAError
+from softverbs.core.queues.completion import CompletionQueue
+from softverbs.core.queues.wr import SGE, WC, RecvWR, SendWR
 
 if TYPE_CHECKING:
     from tests.walk.walk import Walk

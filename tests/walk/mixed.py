@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A mixed walk: lines of every type beside each other, with shared receive queues, XRC, groups and memory windows.
 
 Two nodes; on each a shared receive queue and an XRC domain; between them a few lines (RC, UC, XRC) and UD queue pairs.

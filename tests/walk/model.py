@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What must be right: a model of a reliable connection in plain Python, which knows nothing of packets but their size.
 
 A *flow* is one direction of a connection: the work requests that one end has posted since the connection was made, and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What is chosen once for a walk, and the trace of what happens in it."""
 
 import hashlib
@@ -7,7 +8,7 @@ from random import Random
 from tests.netsim import frames
 from tests.netsim.sim import MS, SECOND, US, Node
 
-from softverbs.core.limits import Options
+from softverbs.core.base.limits import Options
 
 
 class Trace:

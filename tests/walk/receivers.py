@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What must come of the frames that a device hears on unreliable transports, written down once more from IBA 9.8.
 
 Nothing tells a sender what has arrived. But the walk hears every frame after all faults, just before the device does,

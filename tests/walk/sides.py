@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Ends of any type in a mixed walk: what each has posted, what it has received, and what its memory should hold."""
 
 import itertools
@@ -41,9 +42,9 @@ from tests.netsim.sim import ERR, QPT_RC, QPT_UC, QPT_UD, QPT_XRC_RECV, QPT_XRC_
 from tests.walk.model import UNTOUCHED, Request, check
 from tests.walk.receivers import GRH, Arrival, Datagrams, Memory, Pool, Receiver, Slot, Stream
 
-from softverbs.core.completion import CompletionQueue
-from softverbs.core.srq import SharedReceiveQueue
-from softverbs.core.wr import SGE, WC, RecvWR, SendWR
+from softverbs.core.queues.completion import CompletionQueue
+from softverbs.core.queues.srq import SharedReceiveQueue
+from softverbs.core.queues.wr import SGE, WC, RecvWR, SendWR
 
 if TYPE_CHECKING:
     from tests.walk.mixed import MixedWalk

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Walks over the control verbs: SOFTVERBS_CONTROL_WALKS of them."""
 
 import os

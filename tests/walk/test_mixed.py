@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Mixed walks: SOFTVERBS_MIXED_WALKS of them."""
 
 import os

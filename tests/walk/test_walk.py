@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Random walks: SOFTVERBS_WALKS of them, by default as many as a minute allows."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A walk: random requests of two or four queue pairs over a network that loses, repeats, reorders and damages frames.
 
 The walk posts, lets time pass, polls, and has the model (model.py) check every completion when it comes, and
@@ -23,8 +24,8 @@ from tests.walk.end import CELLS, RECEIVES, SHARED, End
 from tests.walk.model import OP_WORDS, UNTOUCHED, Flow, Request, WalkError, check, scatter
 from tests.walk.plan import Plan, Trace
 
-from softverbs.core.completion import CompletionQueue
-from softverbs.core.wr import WC
+from softverbs.core.queues.completion import CompletionQueue
+from softverbs.core.queues.wr import WC
 
 FAR = 1 << 21  # PSNs between two connections of a queue pair, at least
 LIMIT = 600 * SECOND

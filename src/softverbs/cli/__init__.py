@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The command line, ``softverbs`` and ``python -m softverbs``: one module for each command.
 
 What goes wrong for a user is told in one line on stderr. Exit codes: 0, 1 where something failed or is not as it should

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What the commands share: options, opening the device, patience, the words for completions that failed."""
 
 from __future__ import annotations

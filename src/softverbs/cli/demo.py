@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """``softverbs demo``: the main job, shown and checked."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The two processes of ``softverbs demo``: one writes into the other's memory."""
 
 from __future__ import annotations

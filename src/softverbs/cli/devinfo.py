@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """``softverbs devinfo``: what the device reports about itself, laid out as ``ibv_devinfo`` does."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The TCP connection beside the RDMA one: over it the two sides tell each other where they are.
 
 ``softverbs pingpong`` speaks as ``ibv_rc_pingpong``, ``ibv_uc_pingpong``, ``ibv_ud_pingpong`` and ``ibv_srq_pingpong``

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Two processes, each with a device of its own, and a third that starts them, listens to them and ends them in time.
 
 A side is a module-level function ``side(talk, settings)``. It may tell the starter things (``talk.report``) and

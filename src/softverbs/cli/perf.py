@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """``softverbs perf``: bandwidth and latency between two processes or hosts, in the columns of perftest."""
 
 from __future__ import annotations

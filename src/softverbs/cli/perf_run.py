@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The measurements of ``softverbs perf``: operations in a stream, alone, or in turns."""
 
 from __future__ import annotations

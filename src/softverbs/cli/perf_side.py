@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The two sides of ``softverbs perf``: what they agree on, and their resources."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """``softverbs pingpong``: messages to and fro between two queue pairs; rdma-core's program may be the peer.
 
 That is ``ibv_rc_pingpong``, ``ibv_uc_pingpong``, ``ibv_ud_pingpong`` or ``ibv_srq_pingpong``, by ``--type``.

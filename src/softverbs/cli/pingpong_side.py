@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """One side of ``softverbs pingpong``: its queue pairs, its memory, and the messages to and fro.
 
 Every message is checked. The server knows two ways to fill one: that of the softverbs client, and that of rdma-core's

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Runs a program with a ``/dev`` of its own, in which there is ``/dev/infiniband/uverbs0``: ``softverbs run --dev``.
 
 Some programs look for that file before they ask libibverbs for devices, UCX for one; none of them does anything with

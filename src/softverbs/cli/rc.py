@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """One end of a connection, made through the public API: what the commands measure and show with."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """``softverbs run``: a program on a device, for as long as it runs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """``softverbs selftest``: a lot of data and a lot of writes between two processes, each byte and each write checked."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The two processes of ``softverbs selftest``: the mover does every operation, the keeper has memory."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """``softverbs serve``: one device for several programs."""
 
 from __future__ import annotations

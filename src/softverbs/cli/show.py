@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Tables and progress: drawn by rich on a terminal, plain text elsewhere."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The connection manager: the protocol of two sides that agree on a connection, IBA chapter 12 and annex A11.
 
 ``messages`` is what travels, ``machine`` the states of one connection, ``service`` what a device has of both,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Where an identifier is: its port space, its addresses, the device's GID that they lead to, and the port that it has.
 
 The device's lock is held around every call.
@@ -12,7 +13,7 @@ from softverbs.cm import registry
 from softverbs.cm.addresses import ANY_V4, ANY_V6, Address, of_gid, only_ipv6_by_default
 from softverbs.cm.events import Kind
 from softverbs.cm.gsi import unreachable
-from softverbs.core.errors import PyverbsRDMAError
+from softverbs.core.base.errors import PyverbsRDMAError
 
 if TYPE_CHECKING:
     from softverbs.cm.service import Service

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """IP addresses with ports, as ``struct sockaddr``: what services are found by."""
 
 import ipaddress

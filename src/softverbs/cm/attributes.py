@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What a queue pair is to be given on its way to RTS, once the two sides have agreed (IBA 12.9.2, table 109)."""
 
 import errno
@@ -6,10 +7,10 @@ from typing import Any
 
 from softverbs.cm.machine import Machine
 from softverbs.cm.messages import Req
-from softverbs.core import qp_states
-from softverbs.core.address import AddressVector
-from softverbs.core.constants import VALUES
-from softverbs.core.errors import PyverbsRDMAError
+from softverbs.core.base.constants import VALUES
+from softverbs.core.base.errors import PyverbsRDMAError
+from softverbs.core.transport import qp_states
+from softverbs.core.transport.address import AddressVector
 
 #: 655.36 ms (IBA table 45), which is what Linux's connection manager sets (rdma_accept(3)).
 MIN_RNR_TIMER = 0

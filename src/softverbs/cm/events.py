@@ -1,10 +1,11 @@
+# SPDX-License-Identifier: MIT
 """What identifiers tell their owners: events, and what the two sides of a connection tell each other."""
 
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from softverbs.core.address import AddressVector
+from softverbs.core.transport.address import AddressVector
 
 if TYPE_CHECKING:
     from softverbs.cm.identity import Identity

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Queue pair 1, the general service interface: it carries management datagrams (IBA 9.8 and 13.5.1)."""
 
 import errno
@@ -7,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from softverbs.cm.addresses import of_gid
 from softverbs.cm.messages import MAD_SIZE
-from softverbs.core import qp_states
-from softverbs.core.address import AddressHandle, AddressVector
-from softverbs.core.completion import CompChannel, CompletionQueue
-from softverbs.core.constants import VALUES
-from softverbs.core.errors import PyverbsRDMAError
-from softverbs.core.memory import Block, view
-from softverbs.core.qp import QueuePair
-from softverbs.core.regions import ProtectionDomain
-from softverbs.core.wr import SGE, RecvWR, SendWR
+from softverbs.core.base.constants import VALUES
+from softverbs.core.base.errors import PyverbsRDMAError
+from softverbs.core.memory.raw import Block, view
+from softverbs.core.memory.regions import ProtectionDomain
+from softverbs.core.queues.completion import CompChannel, CompletionQueue
+from softverbs.core.queues.wr import SGE, RecvWR, SendWR
+from softverbs.core.transport import qp_states
+from softverbs.core.transport.address import AddressHandle, AddressVector
+from softverbs.core.transport.qp import QueuePair
 
 if TYPE_CHECKING:
     from softverbs.device import Device

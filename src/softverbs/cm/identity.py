@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What applications hold: a communication identifier, ``struct rdma_cm_id`` of librdmacm, without its queue pair.
 
 It knows addresses, asks for connections and answers; what happens comes as events, in order. Whoever owns the queue
@@ -23,8 +24,8 @@ from softverbs.cm.machine import Machine, Notice, State
 from softverbs.cm.messages import IpHeader, Message, Rej, Rep, Req, SidrRep, SidrReq, service_id_of
 from softverbs.cm.service import DEFAULT_BACKLOG, Exchange, Service, service_of
 from softverbs.cm.sidr import Inquired, Inquiry
-from softverbs.core.address import AddressVector
-from softverbs.core.errors import PyverbsRDMAError
+from softverbs.core.base.errors import PyverbsRDMAError
+from softverbs.core.transport.address import AddressVector
 
 if TYPE_CHECKING:
     from softverbs.device import Device

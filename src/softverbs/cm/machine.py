@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """One connection: its states, what each message does to them, and what is sent again when nothing comes back.
 
 The states are those of IBA 12.9.5 to 12.9.8 (figures 124 and 125). The machine does no input or output: it is told of

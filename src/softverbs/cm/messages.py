@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The messages of the connection manager: management datagrams (MADs) of 256 bytes, IBA 12.6 and 13.4.
 
 Each message is a class whose layout is a table: name of a field -> first bit and number of bits, counted from the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Ports of a device: which identifiers are bound to one, and which of them listen.
 
 Two identifiers share a port under the rules of Linux's rdma_cm (drivers/infiniband/core/cma.c, ``cma_check_port``):

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Who listens on this host: what ARP is for addresses that no device has of its own.
 
 A device has a loopback address of its own, such as 127.3.4.5, and frames reach it there. Programs however listen on

@@ -1,10 +1,11 @@
+# SPDX-License-Identifier: MIT
 """The messages by which two sides agree on a connection: what a REQ and a REP say, and what is read out of them."""
 
 from typing import TYPE_CHECKING
 
 from softverbs.cm.events import MOST, Param
 from softverbs.cm.messages import IpHeader, Rep, Req, service_id_of
-from softverbs.core.limits import MAX_RD_ATOMIC
+from softverbs.core.base.limits import MAX_RD_ATOMIC
 
 if TYPE_CHECKING:
     from softverbs.cm.identity import Identity

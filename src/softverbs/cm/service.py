@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The connection manager of one device: who a message is for, who listens, whose time has come.
 
 Every message is checked before anything acts on it: its form (``messages.decode``), that it comes from the peer that it

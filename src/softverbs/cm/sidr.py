@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Service ID resolution: which queue pair serves datagrams of a service (IBA 12.11). One question, one answer."""
 
 import errno

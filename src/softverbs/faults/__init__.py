@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Failure on demand: a plan of what goes wrong at a device, for tests of programs that must survive it.
 
 ``Device(faults="create_cq:nth=3:errno=ENOMEM,drop=0.01")``, ``SOFTVERBS_FAULTS``, or at any time ``device.faults.add``.

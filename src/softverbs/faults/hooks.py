@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What a plan of faults does to a device: the object that the core asks, as ``Host.plan``, with the device's lock held.
 
 It is installed only while rules need it. The core calls ``run`` whenever it makes progress, and the ``on_...`` methods
@@ -11,7 +12,7 @@ import itertools
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from softverbs.core.errors import PyverbsRDMAError
+from softverbs.core.base.errors import PyverbsRDMAError
 from softverbs.faults import values as v
 from softverbs.faults.rules import Rule
 from softverbs.faults.values import NS, Amount

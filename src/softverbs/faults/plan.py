@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A plan of faults: rules, settings of the link, a seed, and a log of what was made to go wrong."""
 
 from collections import deque
@@ -6,8 +7,8 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from softverbs._interrupts import Shield, finalizer
-from softverbs.core import opcodes
-from softverbs.core.errors import PyverbsUserError
+from softverbs.core.base.errors import PyverbsUserError
+from softverbs.core.wire import opcodes
 from softverbs.faults.hooks import Hit, Hooks, Removed
 from softverbs.faults.rules import Rule, is_setting, kind_of, split
 from softverbs.links.faults import FaultLink, FaultOptions, parse_faults

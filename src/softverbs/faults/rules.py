@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The grammar of a plan of faults: what a rule can say, how it is read, and how it is written.
 
     plan    = item { ("," | ";" | newline) item }       "#" begins a comment
@@ -15,7 +16,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from softverbs.core.errors import PyverbsUserError
+from softverbs.core.base.errors import PyverbsUserError
 from softverbs.faults import values as v
 from softverbs.faults.values import Amount, Value
 from softverbs.faults.verbs import VERBS

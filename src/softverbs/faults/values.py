@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What the values of a plan of faults mean: numbers, sizes, times, amounts and names, from text and as text.
 
 Each kind of value is a ``Value``. ``parse`` raises ValueError for a text that is none; ``show`` gives a text from which
@@ -12,8 +13,8 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from softverbs.core import opcodes
-from softverbs.core.constants import VALUES
+from softverbs.core.base.constants import VALUES
+from softverbs.core.wire import opcodes
 
 #: Nanoseconds of each unit of time.
 TIMES = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The verbs that can be made to fail, by the names of their manual pages without ``ibv_``."""
 
 import errno

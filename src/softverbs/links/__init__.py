@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Links: what carries frames between ports. base.py says what a link is; the others are links."""
 
 from softverbs.links.base import Link, Sink, address_of, gid_of

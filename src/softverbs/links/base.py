@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What a link is: the way frames leave one port and reach another.
 
 A frame is the payload of one RoCEv2 UDP datagram, from the BTH to the ICRC. Links carry frames and never look inside.
@@ -63,7 +64,7 @@ class Sink(Protocol):
 class Link(Protocol):
     """The way out of a port, and in. Index i of `gids` and `source_ports` is the port's address number i.
 
-    What is called `sgid_index` here is that number. The port's GID table is made of the addresses (core/gid.py).
+    What is called `sgid_index` here is that number. The port's GID table is made of the addresses (core/wire/gid.py).
     """
 
     @property

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A link that loses, repeats, reorders, damages and delays the frames of another link: at random, from a seed.
 
 The same seed and the same calls give the same run, frame by frame. Bursts are taken apart, since faults befall frames;

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A switch inside one process: what is sent waits, in order, in a bounded queue of the link that has the GID.
 
 A full queue makes the sender wait, so nothing is lost between ports that make progress. A port that makes none would

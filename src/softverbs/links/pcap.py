@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A link that writes every frame into a capture file, with the headers that it has, or would have, on the wire.
 
 The file is classic pcap with nanoseconds (draft-ietf-opsawg-pcap) and can be read while it grows: each burst is written

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """RoCEv2 over UDP sockets: the link that reaches other processes, Soft-RoCE and NICs.
 
 One socket for each address, bound to UDP port 4791 and never connected. Bursts are sent by segmentation offload (GSO),

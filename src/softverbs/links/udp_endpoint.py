@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A UDP socket of a link, and the memory that it receives into; the hot path around them is in udp.py."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Multicast groups of a UDP link: RoCEv2 sends to a group as to any IP address, on UDP port 4791.
 
 Each group that a link has joined on an interface has a socket of its own, bound to the group's address. So what comes

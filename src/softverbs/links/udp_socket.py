@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """UDP sockets set up for RoCEv2, and what the kernel tells about them. The hot path is in udp.py.
 
 Numbers of socket options that Python does not name come from the kernel's public headers: linux/in.h, in6.h, udp.h and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Asynchronous events, ibv_get_async_event(3): what happened to an object, to the port or to the device."""
 
 import weakref

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A file descriptor that is readable while something waits: what ``poll`` and asyncio look at."""
 
 import contextlib

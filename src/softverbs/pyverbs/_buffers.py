@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Where the bytes of Python's buffers are, and whether an address range may be touched at all."""
 
 import ctypes
@@ -6,7 +7,7 @@ import mmap
 from typing import Any
 
 from softverbs._interrupts import shielded
-from softverbs.core.errors import PyverbsRDMAError
+from softverbs.core.base.errors import PyverbsRDMAError
 from softverbs.pyverbs._fields import refused
 
 HUGE_PAGE_SIZE = 0x200000

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Addresses for the connection manager: names and ports, looked up."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Events of the connection manager, and the channels that they come by."""
 
 import errno

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Parameters of connections and of multicast groups."""
 
 from typing import TYPE_CHECKING

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The queue pair of a CMID: made, moved through its states, and used (rdma_verbs.h of librdmacm)."""
 
 import weakref
@@ -5,7 +6,7 @@ from typing import Any
 
 from softverbs._interrupts import shielded
 from softverbs.cm.identity import UDP_QKEY, Identity
-from softverbs.core.wr import SGE, WC, RecvWR, SendWR
+from softverbs.core.queues.wr import SGE, WC, RecvWR, SendWR
 from softverbs.device import Device
 from softverbs.pyverbs import libibverbs_enums as e
 from softverbs.pyverbs._fields import instance, integer, refused

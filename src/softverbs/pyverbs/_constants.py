@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The integers of the verbs API: every ``IBV_`` name of pyverbs 65, with its value in ``infiniband/verbs.h``."""
 
 from typing import Final

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """How completion queues are made and changed. ``cq`` re-exports the classes, as pyverbs has them there."""
 
 import errno

@@ -1,10 +1,11 @@
+# SPDX-License-Identifier: MIT
 """Words for what a completion says. ``cq`` re-exports them, as pyverbs has them there."""
 
 from collections.abc import Mapping
 
-from softverbs.core.wr_text import cqe_flags_to_str as cqe_flags_to_str
-from softverbs.core.wr_text import cqe_opcode_to_str as cqe_opcode_to_str
-from softverbs.core.wr_text import cqe_status_to_str as cqe_status_to_str
+from softverbs.core.queues.wr_text import cqe_flags_to_str as cqe_flags_to_str
+from softverbs.core.queues.wr_text import cqe_opcode_to_str as cqe_opcode_to_str
+from softverbs.core.queues.wr_text import cqe_status_to_str as cqe_status_to_str
 from softverbs.pyverbs._fields import flag_names
 from softverbs.pyverbs.libibverbs_enums import names_of
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What a device and its ports report about themselves. ``device`` re-exports the classes, as pyverbs has them there."""
 
 from softverbs.pyverbs._device_text import (

@@ -1,9 +1,10 @@
-"""What a device reports: filled in from its options and its limits (core/limits.py), so that it is the truth."""
+# SPDX-License-Identifier: MIT
+"""What a device reports: filled in from its options and its limits (core/base/limits.py), so that it is the truth."""
 
 import errno
 
-from softverbs.core import limits
-from softverbs.core.gid import GidEntry
+from softverbs.core.base import limits
+from softverbs.core.wire.gid import GidEntry
 from softverbs.device import Device as SoftDevice
 from softverbs.pyverbs import libibverbs_enums as e
 from softverbs.pyverbs._device_attr import DeviceAttr, DeviceAttrEx, GIDEntry, PortAttr

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Words for the numbers that a device and its ports report. ``device`` re-exports them, as pyverbs has them there."""
 
 from collections.abc import Mapping

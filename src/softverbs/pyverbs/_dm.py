@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Device memory: a little memory of the device's own (ibv_alloc_dm(3)); ``pyverbs.device`` has these names too."""
 
 import contextlib
@@ -8,7 +9,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from softverbs.core.device_memory import DeviceMemory
+from softverbs.core.memory.device_memory import DeviceMemory
 from softverbs.pyverbs._fields import Field, instance, integer, refused
 from softverbs.pyverbs._importable import Importable
 from softverbs.pyverbs.base import Children, PyverbsObject, reworded

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A list of file descriptors, for those who open devices without the kernel's verbs; this device needs none."""
 
 from collections.abc import Sequence

@@ -1,10 +1,11 @@
+# SPDX-License-Identifier: MIT
 """Members of C structures as attributes: integers of a known width, refused in words where they do not fit."""
 
 import errno
 from operator import index
 from typing import Any, overload
 
-from softverbs.core.errors import PyverbsRDMAError
+from softverbs.core.base.errors import PyverbsRDMAError
 
 
 def refused(reason: str, error_code: int = errno.EINVAL) -> PyverbsRDMAError:

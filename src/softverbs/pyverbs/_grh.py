@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The global route header in front of a datagram, as a UD receive buffer holds it, read back into an address vector.
 
 40 bytes (IBA 8.3): of a peer with an IPv6 address they are the IPv6 header; of one with an IPv4 address the last 20 are
@@ -8,7 +9,7 @@ import errno
 import sys
 from typing import TYPE_CHECKING, Any
 
-from softverbs.core.memory import Block, copy_checked, view
+from softverbs.core.memory.raw import Block, copy_checked, view
 from softverbs.pyverbs._fields import integer, is_integer, refused
 
 if TYPE_CHECKING:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What tells the objects of one context from those of another, and the descriptor by which a context is imported."""
 
 import errno

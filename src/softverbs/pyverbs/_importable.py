@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Objects that a second context of the same family may hold too (ibv_import_pd(3), ibv_import_mr(3))."""
 
 from softverbs._interrupts import Shield, finalizer

@@ -1,9 +1,10 @@
+# SPDX-License-Identifier: MIT
 """MR, the memory region; its kinds are in ``_mr_kinds``."""
 
 import ctypes
 from typing import Any
 
-from softverbs.core.regions import VALUES as KINDS
+from softverbs.core.memory.regions import VALUES as KINDS
 from softverbs.pyverbs import libibverbs_enums as e
 from softverbs.pyverbs._fields import instance, integer, lines, refused
 from softverbs.pyverbs._importable import Importable

@@ -1,9 +1,10 @@
+# SPDX-License-Identifier: MIT
 """Memory regions over other things than plain memory of the process, and the extended way to register."""
 
 import errno
 from typing import Any
 
-from softverbs.core.regions import VALUES as KINDS
+from softverbs.core.memory.regions import VALUES as KINDS
 from softverbs.pyverbs._buffers import address_of, allocate, nothing
 from softverbs.pyverbs._dm import DM, whole
 from softverbs.pyverbs._fields import Field, fill, instance, integer, lines, refused

@@ -1,10 +1,11 @@
+# SPDX-License-Identifier: MIT
 """The bytes under a memory region: whose they are, and how long they stay."""
 
 import errno
 import mmap
 from typing import Any
 
-from softverbs.core.regions import VALUES as KINDS
+from softverbs.core.memory.regions import VALUES as KINDS
 from softverbs.pyverbs import libibverbs_enums as e
 from softverbs.pyverbs._buffers import address_of, allocate, check_mapped, exported, populate
 from softverbs.pyverbs._fields import integer, is_integer, refused

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Memory windows: a part of a region opened to peers, and closed again, by work requests."""
 
 import errno

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Posting lists of work requests, to a QP or an SRQ: what a refusal becomes."""
 
 from typing import TYPE_CHECKING, Any

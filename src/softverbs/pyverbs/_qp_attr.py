@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Attributes of queue pairs. ``qp`` re-exports the classes, as pyverbs has them there."""
 
 from typing import Any

@@ -1,9 +1,10 @@
+# SPDX-License-Identifier: MIT
 """Binding of memory windows of type 1, which is a verb of its own (ibv_bind_mw(3))."""
 
 import errno
 from typing import TYPE_CHECKING
 
-from softverbs.core.wr import SendWR
+from softverbs.core.queues.wr import SendWR
 from softverbs.pyverbs import libibverbs_enums as e
 from softverbs.pyverbs._fields import instance, refused
 from softverbs.pyverbs.mr import MW, MWBind

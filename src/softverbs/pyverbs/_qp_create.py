@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What a QP is made of: the objects that its attributes name, checked before the device sees them."""
 
 import errno

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Target QPs of an XRC domain that several QP objects share (ibv_open_qp(3)). Extension: pyverbs does not have it."""
 
 import weakref

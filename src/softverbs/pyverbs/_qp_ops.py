@@ -1,9 +1,10 @@
+# SPDX-License-Identifier: MIT
 """Which operations of the extended API for sends, ibv_wr_post(3), a queue pair can have: those that its type has."""
 
 import errno
 from typing import Any
 
-from softverbs.core.operations import allowed
+from softverbs.core.queues.operations import allowed
 from softverbs.pyverbs import libibverbs_enums as e
 from softverbs.pyverbs._fields import refused
 from softverbs.pyverbs.libibverbs_enums import names_of

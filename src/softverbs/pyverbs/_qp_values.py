@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Attributes of a QP, between the structures of the API and the core; and what each step towards RTS needs."""
 
 from typing import Any

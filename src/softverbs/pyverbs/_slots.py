@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Members of structures that refer to an object of the API, or to nothing."""
 
 from typing import Any

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Which verb a refusal is about: what a plan of faults (docs/faults.md) asks by the name of the manual page.
 
 Every ``_guard(what)`` has its verb here, or says ``verb=`` itself; tests/test_faults_verbs.py looks that none is

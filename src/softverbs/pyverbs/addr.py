@@ -1,10 +1,11 @@
+# SPDX-License-Identifier: MIT
 """Addresses: GID, global route, address vector."""
 
 import sys
 from typing import TYPE_CHECKING, Any
 
-from softverbs.core.address import AddressHandle, AddressVector
-from softverbs.core.wr import WC
+from softverbs.core.queues.wr import WC
+from softverbs.core.transport.address import AddressHandle, AddressVector
 from softverbs.pyverbs._fields import Field, instance, lines, refused
 from softverbs.pyverbs._grh import header_bytes, packed, route_of
 from softverbs.pyverbs.base import PyverbsObject, PyverbsRDMAError, Resource

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What all objects of the API share: context managers, the order of closing, errors that say why."""
 
 import ctypes
@@ -9,8 +10,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from softverbs._interrupts import Shield, finalizer
-from softverbs.core.errors import PyverbsError
-from softverbs.core.errors import PyverbsRDMAError as PyverbsRDMAError
+from softverbs.core.base.errors import PyverbsError
+from softverbs.core.base.errors import PyverbsRDMAError as PyverbsRDMAError
 from softverbs.pyverbs._fields import integer, refused
 
 if TYPE_CHECKING:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The connection manager: connections by IP address and port, instead of by numbers that programs tell each other."""
 
 import errno

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Completion counters: how many operations are done, and how many failed."""
 
 import errno
@@ -7,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from softverbs._interrupts import Shield, finalizer, shielded
-from softverbs.core.counters import CompCntr as _Counter
+from softverbs.core.queues.counters import CompCntr as _Counter
 from softverbs.pyverbs._bell import Bell, setter
 from softverbs.pyverbs._fields import fill as _fill
 from softverbs.pyverbs._fields import instance, integer, reading, refused
@@ -195,9 +196,7 @@ class CompCntr(Resource):
         return int(self._open().read())
 
 
-def _first(
-    waits: "Sequence[tuple[CompCntr, int]]", fired: list[int], timeout: int | None, shield: Shield
-) -> bool:
+def _first(waits: "Sequence[tuple[CompCntr, int]]", fired: list[int], timeout: int | None, shield: Shield) -> bool:
     """Waits until the position of a counter is in ``fired`` or one is closed; False where the time has passed."""
     device = waits[0][0]._device()
     watches: list[tuple[Any, Any]] = []

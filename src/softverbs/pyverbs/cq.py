@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Completion queues, extended ones, and the channels that tell of completions."""
 
 import errno
@@ -7,9 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 from softverbs._interrupts import Shield, shielded
-from softverbs.core.completion import CompChannel as _Channel
-from softverbs.core.completion import CompletionQueue
-from softverbs.core.wr import WC as WC
+from softverbs.core.queues.completion import CompChannel as _Channel
+from softverbs.core.queues.completion import CompletionQueue
+from softverbs.core.queues.wr import WC as WC
 from softverbs.pyverbs import libibverbs_enums as e
 from softverbs.pyverbs._bell import Bell, readable
 from softverbs.pyverbs._cq_attr import IBV_CQ_ATTR_MODERATE as IBV_CQ_ATTR_MODERATE

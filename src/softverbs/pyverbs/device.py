@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Devices: the list of them, an open one (Context), what it reports about itself, and its asynchronous events."""
 
 import contextlib
@@ -8,7 +9,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from softverbs._interrupts import finalizer, shielded
-from softverbs.core import limits
+from softverbs.core.base import limits
 from softverbs.device import Device as SoftDevice
 from softverbs.device import default_device
 from softverbs.pyverbs import _device_query as _query

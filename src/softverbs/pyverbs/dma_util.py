@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What programs that drive a device's registers themselves need; here the registers would be plain memory."""
 
 import threading

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Memory of a GPU as DMA-BUF: there is none."""
 
 import errno

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The constants under the module name that pyverbs had for them before ``libibverbs_enums``.
 
 Here each name is the member of its enumeration, as it was there: an integer that has a ``name`` and a ``value``.

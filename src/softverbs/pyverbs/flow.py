@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Flow steering: rules that choose which frames a QP for raw packets gets. This device has neither."""
 
 import errno

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What the verbs need to know of fork: nothing. A device's memory is neither pinned nor copied on fork.
 
 The objects of the parent's devices refuse all work in a child (EIO), which can open a device of its own.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Constants of the verbs API, as ``pyverbs.libibverbs_enums`` has them.
 
 Each ``IBV_`` name is a plain integer of this module; each C enumeration is also a class (``ibv_qp_type.IBV_QPT_RC``)

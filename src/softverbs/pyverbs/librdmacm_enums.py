@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Constants of the connection manager, as ``pyverbs.librdmacm_enums`` has them.
 
 As in ``libibverbs_enums``, each name is a plain integer of this module, and each C enumeration is a class too.

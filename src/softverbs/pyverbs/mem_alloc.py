@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Memory from the C library, by address, as ``pyverbs.mem_alloc`` has it.
 
 As in C, nothing here knows what an address is good for: a wrong one ends the process. ``MR`` over a buffer of Python

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Memory regions and memory windows: memory that the device may touch, and parts of it that peers may."""
 
 from softverbs.pyverbs._buffers import HUGE_PAGE_SIZE as HUGE_PAGE_SIZE

@@ -1,10 +1,11 @@
+# SPDX-License-Identifier: MIT
 """Protection domains: what of memory and QPs may work together; parent and thread domains, which extend them."""
 
 import errno
 from collections.abc import Callable
 from typing import Any
 
-from softverbs.core.regions import ProtectionDomain
+from softverbs.core.memory.regions import ProtectionDomain
 from softverbs.pyverbs import libibverbs_enums as e
 from softverbs.pyverbs._buffers import check_mapped, populate
 from softverbs.pyverbs._fields import Field, instance, integer, refused

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Queue pairs: where work is posted."""
 
 import errno
@@ -5,8 +6,8 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from softverbs.core.qp import QueuePair
-from softverbs.core.wr import RecvWR, SendWR
+from softverbs.core.queues.wr import RecvWR, SendWR
+from softverbs.core.transport.qp import QueuePair
 from softverbs.pyverbs import libibverbs_enums as e
 from softverbs.pyverbs._fields import instance, integer, lines, refused
 from softverbs.pyverbs._posting import Posting

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The extended API for sends, ibv_wr_post(3): work requests are built by calls, and posted together or not at all.
 
 A critical section begins with ``wr_start`` and ends with ``wr_complete`` or ``wr_abort``. Within it nothing raises: the
@@ -12,8 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from softverbs._interrupts import Shield, shielded
-from softverbs.core.memory import Block, copy_checked, view
-from softverbs.core.wr import SGE, SendWR
+from softverbs.core.memory.raw import Block, copy_checked, view
+from softverbs.core.queues.wr import SGE, SendWR
 from softverbs.pyverbs import libibverbs_enums as e
 from softverbs.pyverbs._fields import Field, instance, integer, refused
 from softverbs.pyverbs._qp_ops import check_send_ops, op_names

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What a flow rule matches on: values and masks of header fields, ``struct ibv_flow_spec_*`` (ibv_create_flow(3)).
 
 They are data only: the device has no flow steering (``flow.Flow`` says so).

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Shared receive queues: one stock of receives for many QPs."""
 
 import errno
@@ -5,8 +6,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from softverbs.core.srq import SharedReceiveQueue
-from softverbs.core.wr import SGE, RecvWR
+from softverbs.core.queues.srq import SharedReceiveQueue
+from softverbs.core.queues.wr import SGE, RecvWR
 from softverbs.pyverbs import libibverbs_enums as e
 from softverbs.pyverbs._fields import Field, fill, instance, integer, reading, refused
 from softverbs.pyverbs._posting import Posting

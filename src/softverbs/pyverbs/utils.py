@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Words for numbers: GIDs, states, types and flags."""
 
 import sys

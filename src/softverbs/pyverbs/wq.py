@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Receive work queues and indirection tables, for receive side scaling of raw packets. This device has none."""
 
 import errno

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """XRC domains: receive queues and target QPs of one domain work together, also across contexts."""
 
 import errno
@@ -5,7 +6,7 @@ import os
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from softverbs.core.srq import XrcDomain
+from softverbs.core.queues.srq import XrcDomain
 from softverbs.pyverbs import libibverbs_enums as e
 from softverbs.pyverbs._fields import Field, instance, refused
 from softverbs.pyverbs.base import Children, PyverbsObject, Resource

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Commands of the connection manager: identifiers and event channels of a program, upon softverbs.cm.
 
 An event waits in its channel until the program takes it (CM_GET_EVENT), as in Linux's kernel: so it moves when its
@@ -15,10 +16,10 @@ from softverbs.cm.addressed import OPTIONS
 from softverbs.cm.addresses import Address, of_gid
 from softverbs.cm.events import MOST, Event, Kind, Param
 from softverbs.cm.identity import PS_IB, PS_IPOIB, PS_TCP, PS_UDP, Identity
-from softverbs.core import spaces
-from softverbs.core.address import AddressVector
-from softverbs.core.errors import PyverbsRDMAError
-from softverbs.core.limits import DEFAULT_PKEY, MAX_RD_ATOMIC
+from softverbs.core.base.errors import PyverbsRDMAError
+from softverbs.core.base.limits import DEFAULT_PKEY, MAX_RD_ATOMIC
+from softverbs.core.memory import spaces
+from softverbs.core.transport.address import AddressVector
 from softverbs.pyverbs import libibverbs_enums as e
 from softverbs.pyverbs import librdmacm_enums as ce
 from softverbs.server._domains import Target

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The part of the protocol's tables that librdmacm's half of the driver speaks (docs/cm.md, driver/rdmacm)."""
 
 #: Structures of the connection manager. Ports are in host order.

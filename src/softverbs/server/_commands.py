@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The tables of the protocol: types, structures, commands. ``abi`` makes what is used of them."""
 
 from softverbs.server._cm_tables import CM_RECORDS, CM_TABLE
@@ -31,7 +32,7 @@ RECORDS = {
         u8 max_dest_rd_atomic; u8 min_rnr_timer; u8 port_num; u8 timeout; u8 retry_cnt; u8 rnr_retry
         u8 alt_port_num; u8 alt_timeout""",
     #: The memory of a receive queue, or of both queues of a QP. Offsets count from the start of the memory, bytes.
-    #: mark: the byte from CONTROL_MARKS on that is set when something was posted (core/marks.py).
+    #: mark: the byte from CONTROL_MARKS on that is set when something was posted (core/queues/marks.py).
     "rings": """
         u64 memory_size
         u32 sq_offset; u32 sq_stride; u32 sq_slots; u32 rq_offset; u32 rq_stride; u32 rq_slots

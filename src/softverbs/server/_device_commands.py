@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Commands about the device and the connection itself."""
 
 import errno
@@ -6,10 +7,10 @@ import socket
 from contextlib import ExitStack
 from typing import Any
 
-from softverbs.core import spaces
-from softverbs.core.errors import PyverbsRDMAError
-from softverbs.core.limits import DEFAULT_PKEY, MAX_PKEYS
-from softverbs.core.marks import Marks
+from softverbs.core.base.errors import PyverbsRDMAError
+from softverbs.core.base.limits import DEFAULT_PKEY, MAX_PKEYS
+from softverbs.core.memory import spaces
+from softverbs.core.queues.marks import Marks
 from softverbs.pyverbs import _device_query as query
 from softverbs.server import abi
 from softverbs.server._layout import CONTROL, MARKS_SIZE, PURPOSES

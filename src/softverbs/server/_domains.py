@@ -1,11 +1,12 @@
+# SPDX-License-Identifier: MIT
 """XRC domains that several programs open by one file, and their target queue pairs, which they share."""
 
 import errno
 import os
 from typing import TYPE_CHECKING, Any
 
-from softverbs.core.errors import PyverbsRDMAError
-from softverbs.core.srq import XrcDomain
+from softverbs.core.base.errors import PyverbsRDMAError
+from softverbs.core.queues.srq import XrcDomain
 
 if TYPE_CHECKING:
     from softverbs.server.session import Entry, Session

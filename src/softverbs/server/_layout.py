@@ -1,9 +1,10 @@
-"""Where things are in the memory that the device shares with a program. The queues' parts are core/rings.py's."""
+# SPDX-License-Identifier: MIT
+"""Where things are in the memory that the device shares with a program. The queues: core/queues/rings.py."""
 
-from softverbs.core.counters import VALUES as COUNTS
-from softverbs.core.limits import MAX_QP, MAX_SRQ
-from softverbs.core.marks import VALUES as MARKS
-from softverbs.core.rings import VALUES
+from softverbs.core.base.limits import MAX_QP, MAX_SRQ
+from softverbs.core.queues.counters import VALUES as COUNTS
+from softverbs.core.queues.marks import VALUES as MARKS
+from softverbs.core.queues.rings import VALUES
 
 #: Bytes before the slots of a queue's memory.
 RING_HEADER = VALUES["RING_HEADER"]
@@ -28,8 +29,8 @@ SEND_QUEUES = {"SEND_QUEUES": 65536}
 _PAGE = 4096
 #: A byte for each queue that can be posted to, in whole pages.
 MARKS_SIZE = MAX_QP + MAX_SRQ + -(MAX_QP + MAX_SRQ) % _PAGE
-#: The control page of each connection, and behind it the marks (core/marks.py), of which the children of byte n are
-#: MARK_LINE bytes from MARK_LINE * (n + 1) on.
+#: The control page of each connection, and behind it the marks (core/queues/marks.py), of which the children of byte
+#: n are MARK_LINE bytes from MARK_LINE * (n + 1) on.
 CONTROL = {
     "CONTROL_SIZE": _PAGE + MARKS_SIZE,
     "CONTROL_AWAKE": 0,  # 1 while the device looks at the rings by itself
@@ -86,6 +87,6 @@ GROUPS = (
     ("struct sv_channel_record, struct sv_async_record.", EVENT_SIZES),
     ("HELLO purposes.", PURPOSES),
     ("REG_MR flags.", REG_FLAGS),
-    ("Slots (core/rings.py).", _named(SLOTS)),
+    ("Slots (core/queues/rings.py).", _named(SLOTS)),
     ("CQ_FREES is the number of a send queue << 32, then the index behind the work request, 32 bits.", SEND_QUEUES),
 )

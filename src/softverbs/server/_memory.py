@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Memory that the device shares with one program, and what a program has mapped."""
 
 import ctypes
@@ -8,9 +9,9 @@ import sys
 from collections.abc import Callable
 
 from softverbs._interrupts import finalizer
-from softverbs.core import spaces
-from softverbs.core.errors import PyverbsRDMAError
-from softverbs.core.memory import store32, store64
+from softverbs.core.base.errors import PyverbsRDMAError
+from softverbs.core.memory import spaces
+from softverbs.core.memory.raw import store32, store64
 
 PAGE = 4096
 _ADD_SEALS = 1033  # F_ADD_SEALS; the fcntl module of older Pythons does not have these
@@ -125,7 +126,7 @@ def check_mapped(space: int, pid: int, address: int, length: int, writing: bool)
 
     A courtesy: whatever the process unmaps later, each access of the device fails by itself.
 
-    :param space: the process's (core/spaces.py)
+    :param space: the process's (core/memory/spaces.py)
     :param pid: of the process
     :param address: first byte
     :param length: bytes, at least 1

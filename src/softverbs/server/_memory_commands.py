@@ -1,14 +1,15 @@
+# SPDX-License-Identifier: MIT
 """Commands about protection domains, regions, windows and device memory."""
 
 import errno
 from typing import Any
 
-from softverbs.core import spaces
-from softverbs.core.device_memory import DeviceMemory
-from softverbs.core.errors import PyverbsRDMAError
-from softverbs.core.memory import view
-from softverbs.core.regions import VALUES as KINDS
-from softverbs.core.regions import ProtectionDomain
+from softverbs.core.base.errors import PyverbsRDMAError
+from softverbs.core.memory import spaces
+from softverbs.core.memory.device_memory import DeviceMemory
+from softverbs.core.memory.raw import view
+from softverbs.core.memory.regions import VALUES as KINDS
+from softverbs.core.memory.regions import ProtectionDomain
 from softverbs.pyverbs import libibverbs_enums as e
 from softverbs.pyverbs._buffers import nothing
 from softverbs.server._layout import REG_FLAGS
@@ -25,7 +26,7 @@ _ADVICE = (
     e._IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT,
 )
 EVERYTHING = KINDS["EVERYTHING"]
-_ADDRESS = 2**48 - 1  # what is left of an address in another process (core/spaces.py)
+_ADDRESS = 2**48 - 1  # what is left of an address in another process (core/memory/spaces.py)
 
 
 class Region:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Faults on demand (docs/faults.md) in programs of other processes: which verb a command is, and what rules can ask.
 
 A command is asked about before it is carried out. What the driver does without a command, it asks about by ASK, if
@@ -8,7 +9,7 @@ import errno
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from softverbs.core.errors import PyverbsRDMAError
+from softverbs.core.base.errors import PyverbsRDMAError
 from softverbs.pyverbs import libibverbs_enums as e
 from softverbs.server._layout import ASKS, CONTROL, PURPOSES
 from softverbs.server._registry import handles

@@ -1,13 +1,14 @@
+# SPDX-License-Identifier: MIT
 """Commands about queue pairs, address handles, multicast groups and XRC domains."""
 
 import errno
 import os
 from typing import Any
 
-from softverbs.core.address import AddressHandle, AddressVector
-from softverbs.core.errors import PyverbsRDMAError
-from softverbs.core.qp import QueuePair
-from softverbs.core.qp_states import CAP, QPT_XRC_RECV
+from softverbs.core.base.errors import PyverbsRDMAError
+from softverbs.core.transport.address import AddressHandle, AddressVector
+from softverbs.core.transport.qp import QueuePair
+from softverbs.core.transport.qp_states import CAP, QPT_XRC_RECV
 from softverbs.pyverbs import libibverbs_enums as e
 from softverbs.pyverbs._qp_values import MEMBERS
 from softverbs.server._domains import OpenDomain, Target

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Commands about completion channels and queues, shared receive queues, and completion counters."""
 
 import errno
@@ -5,12 +6,12 @@ import os
 import socket
 from typing import Any
 
-from softverbs.core import spaces
-from softverbs.core.completion import CompChannel, CompletionQueue
-from softverbs.core.counters import CompCntr
-from softverbs.core.errors import PyverbsRDMAError
-from softverbs.core.rings import VALUES
-from softverbs.core.srq import SharedReceiveQueue
+from softverbs.core.base.errors import PyverbsRDMAError
+from softverbs.core.memory import spaces
+from softverbs.core.queues.completion import CompChannel, CompletionQueue
+from softverbs.core.queues.counters import CompCntr
+from softverbs.core.queues.rings import VALUES
+from softverbs.core.queues.srq import SharedReceiveQueue
 from softverbs.pyverbs import libibverbs_enums as e
 from softverbs.server import abi
 from softverbs.server._layout import COUNTER, COUNTER_FLAGS, RING_HEADER

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Which function carries out which command."""
 
 from collections.abc import Callable

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Where the C driver is, and how a program is told to use it."""
 
 import errno

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The server: takes connections, carries out commands, and keeps the device going.
 
 One thread does everything. While there is work it looks at the queues of all programs, at the link and at the sockets
@@ -18,8 +19,8 @@ from contextlib import suppress
 from typing import Any
 
 from softverbs._sleep import Sleeper, nap_length, sleep_exactly
-from softverbs.core import spaces
-from softverbs.core.memory import barrier
+from softverbs.core.memory import spaces
+from softverbs.core.memory.raw import barrier
 from softverbs.device import NEAR_NS, Device
 from softverbs.server import (
     _cm_commands,

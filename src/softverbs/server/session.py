@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """One connection: the program at its other end, and everything that it has made.
 
 Nothing a program sends is believed: sizes, numbers and handles are checked here, the rest by the core. A session's
@@ -16,10 +17,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from softverbs.core import spaces
-from softverbs.core.completion import CompletionQueue
-from softverbs.core.errors import PyverbsError, PyverbsRDMAError
-from softverbs.core.marks import Marks
+from softverbs.core.base.errors import PyverbsError, PyverbsRDMAError
+from softverbs.core.memory import spaces
+from softverbs.core.queues.completion import CompletionQueue
+from softverbs.core.queues.marks import Marks
 from softverbs.server import _planned as planned
 from softverbs.server import abi
 from softverbs.server._layout import CONTROL, RING_HEADER

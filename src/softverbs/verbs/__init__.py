@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The functions of the manual pages, with their names, their order of arguments and C's conventions.
 
 A thin layer over the objects of ``softverbs.pyverbs``: what makes an object returns it, or None with errno set

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """C's conventions over Python's objects: an object or None, 0 or the value of errno, results through pointers."""
 
 import ctypes

@@ -1,8 +1,9 @@
+# SPDX-License-Identifier: MIT
 """Address handles: where datagrams go."""
 
 from typing import Any
 
-from softverbs.core.wr import WC
+from softverbs.core.queues.wr import WC
 from softverbs.pyverbs.addr import AH, AHAttr, way_back
 from softverbs.pyverbs.device import Context
 from softverbs.pyverbs.pd import PD

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Completion counters: ibv_create_comp_cntr(3), ibv_qp_attach_comp_cntr(3)."""
 
 from typing import Any

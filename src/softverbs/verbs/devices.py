@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Devices, their ports and their asynchronous events."""
 
 from collections.abc import Sequence

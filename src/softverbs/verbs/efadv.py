@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The function of EFA that this device has too: efadv_create_comp_cntr(3)."""
 
 import ctypes

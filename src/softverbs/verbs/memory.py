@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Protection domains, memory regions, memory windows and device memory."""
 
 import ctypes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The extended API for sends, ibv_wr_post(3): work requests built by calls, and posted together or not at all.
 
 In C the builders and setters return nothing, and what is wrong with them is told by ``ibv_wr_complete``; so it is here.
@@ -8,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from softverbs.core.wr import SGE
+from softverbs.core.queues.wr import SGE
 from softverbs.pyverbs._fields import integer
 from softverbs.pyverbs.addr import AH
 from softverbs.pyverbs.qpex import DataBuffer, QPEx

@@ -1,9 +1,10 @@
+# SPDX-License-Identifier: MIT
 """Queue pairs: making them, moving them through their states, posting work."""
 
 import errno
 from typing import Any
 
-from softverbs.core.wr import RecvWR, SendWR
+from softverbs.core.queues.wr import RecvWR, SendWR
 from softverbs.pyverbs._fields import refused
 from softverbs.pyverbs.addr import GID
 from softverbs.pyverbs.device import Context

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Completion queues, plain and extended, and completion channels."""
 
 import errno

@@ -1,8 +1,9 @@
+# SPDX-License-Identifier: MIT
 """Shared receive queues and XRC domains."""
 
 from typing import Any
 
-from softverbs.core.wr import RecvWR
+from softverbs.core.queues.wr import RecvWR
 from softverbs.pyverbs.device import Context
 from softverbs.pyverbs.pd import PD
 from softverbs.pyverbs.srq import SRQ, OpsWr, SrqAttr, SrqInitAttr, SrqInitAttrEx

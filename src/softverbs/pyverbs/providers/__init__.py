@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: MIT
 """What pyverbs has for single makers of devices."""

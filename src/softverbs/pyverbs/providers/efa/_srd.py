@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """EFA's own kind of queue pair (SRD) and what goes with it: named here, so that programs can ask, and refused.
 
 SRD is a protocol of EFA's hardware that nobody else speaks; on a RoCE device libefa refuses it in the same way.

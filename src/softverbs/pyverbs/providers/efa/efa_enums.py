@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Constants of EFA's own verbs, as ``pyverbs.providers.efa.efa_enums`` has them (efadv(7))."""
 
 from typing import Final

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Completion counters whose values live in the application's memory: efadv_create_comp_cntr(3).
 
 What EFA has beside them is named here too, and refused.

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: MIT
+"""The engine: what makes progress, and when."""

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: MIT
+"""The only place with addresses and system calls on memory: regions and keys, and memory of other processes."""
